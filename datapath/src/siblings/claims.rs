@@ -1,4 +1,5 @@
-//! Which process has which service of the interface's connection managers: one each, as on a NIC whose ports all processes share.
+//! Claims: the process that has each service of the interface's connection managers. One process has a service, as on a NIC whose ports all
+//! processes share.
 
 use super::memory::{CLAIM, CLAIMS, Head, OwnMemory};
 #[cfg(all(test, loom))]
@@ -8,30 +9,30 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
-/// States of an entry, in its lowest bits; above them is the claim's number.
+/// States of an entry, in its lowest bits. The bits above contain the claim's number.
 const FREE: u64 = 0;
 const REQUESTED: u64 = 1;
 const GRANTED: u64 = 2;
-/// Its process asks again once another's claim is decided.
+/// Its process requests it again after the rival claim is decided.
 const WITHDRAWN: u64 = 3;
 const STATE: u64 = 3;
 
-/// A service at an address, as a process binds it or listens to it.
+/// A service at an address, which a process has bound or listens to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The service (IBA A11.2).
     pub service: u64,
-    /// An address of the interface, or the unspecified one of a family for all.
+    /// An address of the interface, or the unspecified address of a family for all addresses.
     pub at: IpAddr,
-    /// It meets only others of its family. An IPv4 address always does.
+    /// Whether the claim conflicts only with claims of its address family. True for any IPv4 address.
     pub family_only: bool,
-    /// Others that are shared too may have the same place.
+    /// Whether other shared claims may have the same service and address.
     pub shared: bool,
-    /// The process answers requests for the service.
+    /// Whether the process answers requests for the service.
     pub listens: bool,
 }
 
-/// Why a process does not get a service.
+/// Reasons why a process does not get a service.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClaimError {
@@ -41,7 +42,7 @@ pub enum ClaimError {
         /// `EADDRINUSE` or `EADDRNOTAVAIL`, as Linux distinguishes them.
         errno: i32,
     },
-    /// This process has too many services.
+    /// This process has reached its limit of services.
     #[error("this process has {CLAIMS} services, which is the limit; release one")]
     Full,
 }
@@ -64,7 +65,7 @@ impl Claim {
             IpAddr::V4(at) => (at.to_ipv6_mapped(), true),
             IpAddr::V6(at) => (at, false),
         };
-        // A service takes 56 bits at the most here: RDMA_PS and a port.
+        // A service identifier has at most 56 bits here: RDMA_PS and a port.
         bytes[..7].copy_from_slice(&self.service.to_le_bytes()[..7]);
         let flags = [v4, self.family_only, self.shared, self.listens];
         bytes[7] = flags.iter().enumerate().map(|(at, flag)| u8::from(*flag) << at).sum();
@@ -95,7 +96,7 @@ impl Claim {
     pub fn conflict(&self, other: &Self) -> Option<i32> {
         let only = |claim: &Self| claim.family_only || claim.at.is_ipv4();
         let apart = only(self) && only(other) && self.at.is_ipv4() != other.at.is_ipv4();
-        // Those that share a port cannot both listen.
+        // Processes that share a port cannot both listen.
         let shared = self.shared && other.shared && !self.listens;
         if self.service != other.service || self.listens != other.listens || apart || shared {
             None
@@ -106,7 +107,7 @@ impl Claim {
         }
     }
 
-    /// Returns whether requests for a service at an address are for this claim's program.
+    /// Returns true if requests for a service at an address are for this claim's program.
     #[must_use]
     pub fn matches(&self, service: u64, at: IpAddr) -> bool {
         let all = self.at.is_unspecified() && (self.at.is_ipv4() == at.is_ipv4() || !self.family_only);
@@ -114,7 +115,7 @@ impl Claim {
     }
 }
 
-/// Reads an entry that its process may change meanwhile: `load` loads its state, `copy` the rest. Returns nothing if these may belong to
+/// Reads an entry that its process may be changing: `load` loads its state, `copy` copies the rest. Returns `None` if the two may belong to
 /// different claims.
 fn read<T>(load: impl Fn(Ordering) -> u64, copy: impl FnOnce() -> T) -> Option<(u64, T)> {
     let before = load(Ordering::Acquire);
@@ -126,7 +127,7 @@ fn read<T>(load: impl Fn(Ordering) -> u64, copy: impl FnOnce() -> T) -> Option<(
 
 /// Writes a free entry: `put` writes all but its state, which `store` then sets to `state`.
 fn write(store: impl FnOnce(u64, Ordering), put: impl FnOnce(), state: u64) {
-    // A reader that copies some of what is put then loads a state that is no older than "free".
+    // A reader that copies a part of what `put` writes then loads a state that is no older than `FREE`.
     fence(Ordering::Release);
     put();
     store(state, Ordering::Release);
@@ -145,7 +146,7 @@ impl Entry {
     }
 }
 
-/// The claims in a process's memory that are held or asked for.
+/// Returns the claims in a process's memory that are granted or requested.
 fn entries(head: &Head) -> impl Iterator<Item = Entry> + '_ {
     let used = (head.claims_used().load(Ordering::Acquire) as usize).min(CLAIMS);
     (0..used).filter_map(move |at| {
@@ -160,18 +161,18 @@ pub(super) fn matches(head: &Head, service: u64, at: IpAddr) -> bool {
     entries(head).any(|entry| entry.is_granted() && entry.claim.matches(service, at))
 }
 
-/// What a process reads about its claim, in the memory of all others.
+/// The result of comparing a claim with those in the memory of all other processes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// No other process has the service or asks for it.
+    /// No other process has the service or requests it.
     Free,
-    /// Another process has it, and the errno.
+    /// Another process has the service. Contains the errno.
     Taken(i32),
-    /// Another process asks for it too.
+    /// Another process requests it too.
     Undecided(Rival),
 }
 
-/// A claim of another process that is not decided.
+/// A conflicting claim of another process that is not decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rival {
     pub(super) slot: u8,
@@ -182,17 +183,18 @@ pub(super) struct Rival {
 }
 
 impl Rival {
-    /// Waits until the claim is decided or withdrawn, at most for so long.
+    /// Waits until the claim is decided or withdrawn, but at most `most`.
     pub(super) fn wait(&self, head: &Head, most: Duration) {
         head.wait_for_claim(self.at, self.state, most);
     }
 }
 
-/// Decides the claim of the process in `slot`, which asks for it. Of several rivals, returns the one with the lowest slot.
+/// Decides the requested claim of the process in `slot`. Of several rivals, returns the one with the lowest slot.
 ///
-/// All processes decide by the one-bit algorithm (L. Lamport, "The mutual exclusion problem, part II", 1986), by which processes that each
-/// write their own memory alone exclude each other. A process first asks and then reads. While a process with a lower slot asks for the same,
-/// it withdraws its claim, waits, and asks again. While one with a higher slot does, it waits and goes on asking.
+/// All processes decide by the one-bit algorithm (L. Lamport, "The mutual exclusion problem, part II", 1986). It provides mutual exclusion
+/// between processes that each write only their own memory. A process first requests, then reads. While a process with a lower slot
+/// requests the same service, it withdraws its claim, waits, and requests again. While one with a higher slot does, it waits with its
+/// request in place.
 pub(super) fn decide<'a>(slot: u8, claim: &Claim, members: impl Iterator<Item = (u8, &'a Head)>) -> Decision {
     let mut rival: Option<Rival> = None;
     for (theirs, head) in members.filter(|(theirs, _)| *theirs != slot) {
@@ -209,14 +211,14 @@ pub(super) fn decide<'a>(slot: u8, claim: &Claim, members: impl Iterator<Item = 
     rival.map_or(Decision::Free, Decision::Undecided)
 }
 
-/// A process's own claims: which entries it uses.
+/// The entries of a process's own claims.
 #[derive(Debug, Default)]
 pub(super) struct OwnClaims {
     next: u64,
 }
 
 impl OwnClaims {
-    /// Asks for a claim; returns its place, or nothing if the table is full.
+    /// Requests a claim. Returns the index of its entry, or `None` if the table is full.
     pub(super) fn ask(&mut self, own: &OwnMemory, claim: &Claim) -> Option<usize> {
         let head = own.head();
         let free = |at: &usize| head.claim_state(*at).load(Ordering::Relaxed) & STATE == FREE;
@@ -232,12 +234,12 @@ impl OwnClaims {
             || own.write_claim(at, &bytes),
             self.next << 2 | REQUESTED,
         );
-        // Of two processes that ask and then read, one reads the other's claim.
+        // Of two processes that each write a request and then read, at least one reads the other's request.
         fence(Ordering::SeqCst);
         Some(at)
     }
 
-    /// Withdraws one such claim.
+    /// Releases one granted claim that equals `claim`.
     pub(super) fn release(&self, own: &OwnMemory, claim: &Claim) {
         let head = own.head();
         let used = head.claims_used().load(Ordering::Relaxed) as usize;
@@ -252,30 +254,30 @@ impl OwnClaims {
     }
 }
 
-/// Asks again for a claim that was withdrawn.
+/// Requests a withdrawn claim again.
 pub(super) fn request_again(own: &OwnMemory, at: usize) {
     set(own, at, REQUESTED);
     fence(Ordering::SeqCst);
 }
 
-/// Lets a process with a lower slot decide first.
+/// Withdraws a request, so that a process with a lower slot decides first.
 pub(super) fn withdraw(own: &OwnMemory, at: usize) {
     set(own, at, WITHDRAWN);
 }
 
-/// The claim is decided.
+/// Ends a request: the claim is granted, or its entry becomes free.
 pub(super) fn decided(own: &OwnMemory, at: usize, granted: bool) {
     set(own, at, if granted { GRANTED } else { FREE });
 }
 
-/// Changes the state of an entry, and wakes the processes that wait for that.
+/// Changes the state of an entry, and wakes the processes that wait for a change.
 fn set(own: &OwnMemory, at: usize, state: u64) {
     let entry = own.head().claim_state(at);
     entry.store(entry.load(Ordering::Relaxed) & !STATE | state, Ordering::Release);
     own.head().wake_for_claim(at);
 }
 
-/// `ci/loom` runs it.
+/// Run by `ci/loom`.
 #[cfg(all(test, loom))]
 mod model {
     use super::*;
@@ -283,8 +285,8 @@ mod model {
     use loom::sync::atomic::AtomicU64;
     use loom::thread;
 
-    /// A process releases a claim and asks for another by the same entry, while a sibling reads it: it never finds the state of one with
-    /// the bytes of the other.
+    /// A process releases a claim and requests another one in the same entry, while a sibling reads the entry. The sibling never sees the
+    /// state of one claim with the bytes of the other.
     #[test]
     fn an_entry_that_is_used_again_is_read_whole_or_not_at_all() {
         loom::model(|| {
@@ -368,7 +370,7 @@ mod tests {
         decided(&members[1], at, true);
     }
 
-    /// Processes that claim the same in a loop: one at a time has it, and each gets it.
+    /// Processes that request the same service in a loop: at most one has it at a time, and each gets it.
     #[test]
     fn processes_that_race_for_a_service_have_it_one_after_the_other() {
         let members = [1, 2, 3].map(|identity| OwnMemory::new(identity).unwrap());

@@ -1,4 +1,4 @@
-//! Messages to a process's peers in case it dies: a datagram for each of its connections, ready to be sent by another process.
+//! Disconnect notices of a process: a datagram for each of its connections, which another process sends after this one has ended.
 
 use super::memory::{Head, NOTICE, NOTICES, OwnMemory};
 use crate::engine::{MAD_LENGTH, Mad};
@@ -11,9 +11,9 @@ use std::sync::atomic::Ordering;
 pub struct DisconnectNotice {
     /// The connection's communication id.
     pub id: u32,
-    /// The address of ours that it is sent from.
+    /// The local address from which it is sent.
     pub source: IpAddr,
-    /// The peer's.
+    /// The peer's address.
     pub destination: IpAddr,
     /// The datagram.
     pub mad: Mad,
@@ -47,14 +47,15 @@ impl DisconnectNotice {
     }
 }
 
-/// All that a process has, whether it is alive or not.
+/// Returns all notices of a process, whether it runs or not.
 pub(super) fn of(head: &Head) -> Vec<DisconnectNotice> {
     let used = (head.notices_used().load(Ordering::Acquire) as usize).min(NOTICES);
     let there = |at: &usize| head.notice_state(*at).load(Ordering::Acquire) != 0;
     (0..used).filter(there).filter_map(|at| DisconnectNotice::from_bytes(&head.notice(at))).collect()
 }
 
-/// Which entries this process uses. Connections beyond the table's end have no notice: their peers find out by themselves.
+/// The entries that this process uses. Connections for which the table has no room have no notice. Their peers detect the end by
+/// themselves.
 #[derive(Debug, Default)]
 pub(super) struct DisconnectNotices {
     places: HashMap<u32, usize>,

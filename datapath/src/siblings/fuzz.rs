@@ -1,4 +1,4 @@
-//! A hostile sibling: what a fuzzer, or a test by seed, has it send and write into the memory that it shares.
+//! A hostile sibling: a fuzzer, or a test with a seed, controls what it sends and writes into its shared memory.
 
 use super::claims::Claim;
 use super::memory::{CLAIMS, NOTICES, OwnMemory, RING};
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// A slot whose process joined or, without a member, left.
 type Change = (u8, Option<Arc<Member>>);
 
-/// The honest process's side of its siblings: what joined and left goes to its rings.
+/// The honest process's events: it applies joins and leaves to its rings.
 #[derive(Clone, Default)]
 struct News(Arc<Mutex<Vec<Change>>>);
 
@@ -42,12 +42,12 @@ impl Events for News {
     fn died(&self, _notice: DisconnectNotice) {}
 }
 
-/// A process of the same user: the others get no further than a connection.
+/// Connects as a process of the same user. Connections of other users end before any message.
 fn connect(name: &str) -> Option<Socket> {
     Unknown::connect(name).ok()?.authenticate(User::this()).ok()
 }
 
-/// A process that does with its memory and its socket what it likes.
+/// A process that may put anything into its memory and its socket.
 struct Hostile {
     own: OwnMemory,
     event_fd: EventFd,
@@ -66,7 +66,7 @@ impl Hostile {
         })
     }
 
-    /// Descriptors as they must be, or otherwise.
+    /// Sends a message with the right descriptors or with wrong ones.
     fn send(&self, message: &[u8; MESSAGE], kind: u8) {
         let (memory, event_fd, life) = (self.own.file(), self.event_fd.as_fd(), self.life.0.as_fd());
         let descriptors: &[_] = match kind % 8 {
@@ -76,12 +76,12 @@ impl Hostile {
             3 => &[memory; 9],
             _ => &[memory, event_fd, life],
         };
-        // The other end may have closed, or take no more.
+        // The other end may have closed, or have a full queue.
         let _ = self.socket.as_ref().map(|socket| socket.send(message, descriptors));
     }
 }
 
-/// Both processes, and what the fuzzer has them do.
+/// Both processes, and the bytes that control them.
 struct Scene<'a> {
     bytes: &'a [u8],
     honest: Siblings,
@@ -100,7 +100,7 @@ impl Scene<'_> {
         self.byte() % MEMBERS as u8
     }
 
-    /// A number of any size: few of all 64-bit numbers are small, or nearly all ones.
+    /// Returns a number of any magnitude. Few of all 64-bit numbers are small, or nearly all ones.
     fn number(&mut self) -> u64 {
         let (kind, low, high) = (self.byte(), self.byte(), self.byte());
         let number = u64::from(low) << (kind % 64) | u64::from(high);
@@ -111,7 +111,7 @@ impl Scene<'_> {
         std::array::from_fn(|_| self.byte())
     }
 
-    /// Sends a message that fits the roles, or any.
+    /// Sends a message that is valid for the roles, or an arbitrary one.
     fn message(&mut self) {
         let (kind, descriptors) = (self.byte(), self.byte());
         let message = match kind % 6 {
@@ -135,7 +135,7 @@ impl Scene<'_> {
         let at = number as usize;
         let head = self.hostile.own.head();
         match kind % 11 {
-            // Near its end, which the next frames pass.
+            // Near 2^64, which the next frames pass.
             10 => {
                 head.meant_for(slot).store(self.honest.shared.identity, Ordering::Release);
                 head.sent(slot).store(u64::MAX - number % 4096, Ordering::Release);
@@ -161,7 +161,7 @@ impl Scene<'_> {
         }
     }
 
-    /// Sends a frame as an honest sibling does, of any length.
+    /// Sends a frame of any length, as an honest sibling does.
     fn frame(&mut self) {
         let slot = self.honest.slot();
         let length = u32::from(u16::from_le_bytes(self.content())) % 10_000;
@@ -201,7 +201,7 @@ impl Scene<'_> {
         }
     }
 
-    /// The hostile process ends, or only closes its socket; another one comes.
+    /// The hostile process ends and a new one joins, or it only closes its socket and connects again.
     fn again(&mut self) -> io::Result<()> {
         let name = own_name(&self.honest);
         if self.byte().is_multiple_of(2) {
@@ -214,7 +214,7 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// The honest process has said hello to the hostile one, which may answer from now on.
+    /// Lets the hostile process answer as if the honest one had sent it a hello.
     fn ask_hostile(&mut self) -> io::Result<()> {
         let meeting = format!("{}/answers", self.honest.shared.name);
         let listener = Listener::new(&meeting)?;
@@ -226,18 +226,19 @@ impl Scene<'_> {
     }
 }
 
-/// The name at which a process listens.
+/// Returns the name at which a process listens.
 fn own_name(process: &Siblings) -> String {
     slot_name(&process.shared.name, process.slot())
 }
 
-/// Plays what `bytes` say. The honest process must neither end nor wait, takes no more frames than fit, and takes no sibling for itself.
+/// Runs the actions that `bytes` encode. The honest process must neither end nor block. It must not receive more frames than a burst has
+/// room for, nor treat itself as a sibling.
 ///
 /// # Errors
 /// Returns an error if the process has no descriptor or no memory left.
 ///
 /// # Panics
-/// Panics if it does otherwise.
+/// Panics if the honest process violates this.
 pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("ferroce/fuzz/{}/{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));

@@ -1,11 +1,11 @@
-//! The guard of a process: another process, which sends its disconnect notices when it is no more, however it ended. So the peers also learn of the end
-//! of a host's only process.
+//! The guard of a process: another process, which sends its disconnect notices after it has ended for any reason. So the peers are also
+//! informed of the end of a host's only process.
 //!
-//! Siblings see the end too, and inform the peers on this host, which a guard cannot reach. A peer elsewhere may hear of the end twice, which
-//! the protocol allows: DREQs are repeated.
+//! Siblings detect the end too, and inform the peers on this host, which a guard cannot reach. A peer on another host may receive two
+//! notices of one end, which the protocol allows: DREQs are repeated.
 //!
-//! A process under `ferroce run` starts its guard with its first connection. The guard gets the process's memory and life line, as a sibling
-//! does, and a socket that sends. It has neither slot nor core, and nothing depends on it.
+//! A process under `ferroce run` starts its guard with its first connection. The guard receives the process's memory and life line, as a
+//! sibling does, and a socket for sending. It has neither slot nor core, and nothing depends on it.
 
 use super::disconnect_notices::{self, DisconnectNotice};
 use super::memory::{self, PeerMemory};
@@ -18,26 +18,27 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::sync::Once;
 
-/// The variable with the path of `ferroce`, which `ferroce run` sets.
+/// The environment variable with the path of `ferroce`, set by `ferroce run`.
 pub const PROGRAM: &str = "FERROCE_GUARD";
-/// Time between two looks for an interface that was down once, ms.
+/// Time between two checks of an interface that has been down, in ms.
 const INTERFACE_POLL_MS: libc::c_int = 1000;
-/// The command of `ferroce` that is a guard.
+/// The command of `ferroce` that runs a guard.
 const COMMAND: &std::ffi::CStr = c"guard";
 
 /// Starts the guard of this process.
 #[derive(Debug)]
 pub(super) struct Guard {
     program: CString,
-    /// Opened with the device, by this user: a process that has become another user's gets no guard, which would bring that user the socket.
+    /// Opened with the device, by its user. A process that has changed its user starts no guard, because the guard would pass the socket on
+    /// to the new user.
     sender: SendSocket,
     user: libc::uid_t,
     start: Once,
 }
 
 impl Guard {
-    /// Prepares the guard of a process that uses the interface with this index. `None` if the process was not started by `ferroce run`, or
-    /// would be its guard's parent: as process 1, or as a subreaper (prctl(2)).
+    /// Prepares the guard of a process that uses the interface with this index. Returns `None` if the process was not started by
+    /// `ferroce run`. Also returns `None` if the process would be its guard's parent: as process 1, or as a subreaper (prctl(2)).
     pub(super) fn new(interface: u32) -> Option<Self> {
         let program = CString::new(environment::variable(PROGRAM)?.into_vec()).ok()?;
         if adopts_orphans() {
@@ -48,7 +49,7 @@ impl Guard {
         Some(Self { program, sender, user: effective_user(), start: Once::new() })
     }
 
-    /// Starts the guard, once.
+    /// Starts the guard on the first call.
     pub(super) fn start(&self, memory: BorrowedFd<'_>, life: BorrowedFd<'_>) {
         self.start.call_once(|| {
             if effective_user() != self.user {
@@ -67,7 +68,7 @@ fn effective_user() -> libc::uid_t {
     unsafe { libc::geteuid() }
 }
 
-/// Returns true if processes without a parent become children of this one.
+/// Returns true if processes whose parent has ended become children of this one.
 fn adopts_orphans() -> bool {
     let mut is_subreaper: libc::c_int = 0;
     // SAFETY: prctl writes an int there.
@@ -84,7 +85,7 @@ pub(crate) struct Guarded {
 }
 
 impl Guarded {
-    /// Takes over the descriptors that the process has passed on.
+    /// Takes ownership of the descriptors that the guarded process has passed on.
     ///
     /// # Errors
     /// Returns an error if this process was started in another way.
@@ -107,14 +108,15 @@ impl Guarded {
         Ok(Self { memory: PeerMemory::new(memory, 0)?, life, sender: sender.into() })
     }
 
-    /// Waits until the process has ended. Returns false if its interface is gone before, so that it has no peers left.
+    /// Waits until the process has ended. Returns false if its interface was removed first, so that it has no peers left.
     pub(crate) fn wait(&self) -> bool {
-        // Until the interface goes down, which precedes its removal. The kernel reports only the first of them to a packet socket.
+        // Waits without a limit until the interface goes down, which precedes its removal. The kernel reports only the first of these
+        // events to a packet socket.
         let mut timeout = -1;
         let watch = |fd: BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
         loop {
             let mut watched = [watch(self.life.as_fd()), watch(self.sender.as_fd())];
-            // SAFETY: the array is as long as said, and its descriptors are open.
+            // SAFETY: the array has the given length, and its descriptors are open.
             unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, timeout) };
             if watched[0].revents != 0 {
                 return true;
@@ -129,12 +131,12 @@ impl Guarded {
         }
     }
 
-    /// Sends frames from the process's interface.
+    /// Returns the socket that sends frames from the process's interface.
     pub(crate) fn sender(&self) -> &SendSocket {
         &self.sender
     }
 
-    /// The process's disconnect notices.
+    /// Returns the process's disconnect notices.
     pub(crate) fn notices(&self) -> Vec<DisconnectNotice> {
         disconnect_notices::of(self.memory.head())
     }

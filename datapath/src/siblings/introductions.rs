@@ -1,8 +1,8 @@
-//! How a new process and those that are there get to know each other.
+//! Introductions: the messages by which a new process and the present ones receive each other's memory.
 //!
-//! Each process listens at the name of its slot. A new one says hello to all that listen, and passes on its memory. Each answers with its
-//! own memory and that of all that it knows. So a process that is stopped is introduced by any other, and takes in the new one when it
-//! goes on: the hello waits at its name.
+//! Each process listens at the name of its slot. A new process sends a hello with its memory to all names at which a process listens. Each
+//! of these answers with its own memory and that of all processes that it knows. So any of the others introduces a stopped process. That
+//! one handles the hello, which is queued at its name, when it continues.
 
 use super::message::Message;
 use super::socket::{ForeignProcess, Listener, MESSAGE, QUEUE, Socket, Unknown};
@@ -17,11 +17,11 @@ pub(super) struct Introductions {
     guests: Vec<Guest>,
     /// Processes to which this one has connected, and which have not answered.
     calls: Vec<Call>,
-    /// Slots whose processes have not been called: they had no room for a connection, or closed it.
+    /// Slots whose processes could not be connected to, because their queue was full, or that closed the connection.
     pub(super) uncalled: Vec<u8>,
-    /// This process knows all that were there when it came.
+    /// Whether this process knows all processes that had joined before it.
     pub(super) is_settled: bool,
-    /// A settled process has introduced all that it knows.
+    /// Whether a settled process has introduced all processes that it knows.
     pub(super) is_welcome: bool,
     /// The process that has refused this one.
     pub(super) refused_by: Option<i32>,
@@ -30,7 +30,7 @@ pub(super) struct Introductions {
 /// A connection of a new process.
 struct Guest {
     socket: Socket,
-    /// Its hello, while the process that had its slot before ends: the kernel closes a process's descriptors one after the other.
+    /// Its hello, while the earlier process in its slot ends: the kernel closes a process's descriptors one after the other.
     hello: Option<(u8, Member)>,
 }
 
@@ -38,12 +38,12 @@ struct Guest {
 pub(super) struct Call {
     pub(super) slot: u8,
     socket: Socket,
-    /// The process has this one's hello, or will have it when it looks.
+    /// Whether the hello of this process has been sent.
     pub(super) is_greeted: bool,
 }
 
 impl Call {
-    /// The process at the other end.
+    /// Returns the process id of the other end.
     pub(super) fn process(&self) -> i32 {
         self.socket.process()
     }
@@ -51,11 +51,10 @@ impl Call {
 
 /// The result of a call.
 pub(super) enum Called {
-    /// The process has room for it.
+    /// The process is connected.
     Done,
-    /// No process listens at the slot's name.
     Nobody,
-    /// The process has no room for a connection at this time.
+    /// The queue of the process is full.
     NoRoom,
     /// The process belongs to another user.
     ForeignProcess(ForeignProcess),
@@ -77,7 +76,7 @@ impl Introductions {
     /// Returns the descriptors to wait for.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         let calls = self.calls.iter().map(|call| &call.socket);
-        // A guest that has said hello waits for the end of another process.
+        // A guest that has sent its hello waits for the end of another process.
         let guests = self.guests.iter().filter(|guest| guest.hello.is_none()).map(|guest| &guest.socket);
         guests.chain(calls).map(AsRawFd::as_raw_fd).chain([self.listener.as_raw_fd()])
     }
@@ -87,13 +86,13 @@ impl Introductions {
         self.calls.iter()
     }
 
-    /// Returns the slots of the processes that wait for the end of those that had their slots.
+    /// Returns the slots of guests that wait for the end of the earlier process in their slot.
     #[cfg(test)]
     pub(super) fn waiting(&self) -> impl Iterator<Item = u8> {
         self.guests.iter().filter_map(|guest| guest.hello.as_ref().map(|(slot, _)| *slot))
     }
 
-    /// Awaits answers by `socket` as if this process had greeted the one in `slot`.
+    /// Accepts answers on `socket` as if this process had sent a hello to the one in `slot`.
     #[cfg(any(test, fuzzing))]
     pub(super) fn expect(&mut self, slot: u8, socket: Socket) {
         self.calls.push(Call { slot, socket, is_greeted: true });
@@ -121,7 +120,7 @@ impl Shared {
         })
     }
 
-    /// Says hello to the processes that have been called.
+    /// Sends a hello to the processes that have been connected to.
     ///
     /// # Errors
     /// Returns an error if no memory is left.
@@ -130,9 +129,10 @@ impl Shared {
         for call in state.introductions.calls.iter_mut().filter(|call| !call.is_greeted) {
             match call.socket.send(&hello, &self.descriptors()) {
                 Ok(()) => call.is_greeted = true,
-                // It has closed the connection.
+                // The process has closed the connection.
                 Err(error) if matches!(error.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => {}
-                // As many of this user's descriptors are under way as it may have open: others start at this time too (unix(7)).
+                // The number of this user's descriptors in flight has reached the limit on open ones, because other processes start at the
+                // same time (unix(7)).
                 Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => {}
                 Err(error) => return Err(error),
             }
@@ -140,20 +140,20 @@ impl Shared {
         Ok(())
     }
 
-    /// Answers the processes that say hello: all that had connected when this began, since a claim that a stopped process decides when it
-    /// goes on depends on them.
+    /// Answers the processes that send a hello: all that had connected when this began. When a stopped process continues and decides a
+    /// claim, the decision depends on them.
     pub(super) fn receive_guests(&self, state: &mut State) {
         for guest in std::mem::take(&mut state.introductions.guests) {
             self.attend(state, guest);
         }
-        // Another user may connect faster than this loop accepts.
+        // Bounded, because another user may connect faster than this loop accepts.
         for _ in 0..=QUEUE {
             match state.introductions.listener.accept().map(|unknown| unknown.authenticate(self.user)) {
                 Ok(Ok(socket)) => self.attend(state, Guest { socket, hello: None }),
                 Ok(Err(_)) => {}
                 Err(error) => {
                     if error.kind() != ErrorKind::WouldBlock {
-                        // No descriptor is left, and the connection stays: not all the time.
+                        // No descriptor is left, and the connection stays queued. The pause keeps the thread from spinning.
                         std::thread::sleep(PAUSE);
                     }
                     break;
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// Takes in a guest that has said hello, and introduces all others to it.
+    /// Adds a guest that has sent its hello, and introduces all others to it.
     fn attend(&self, state: &mut State, guest: Guest) {
         let Guest { socket, hello } = guest;
         let hello = match hello {
@@ -181,19 +181,19 @@ impl Shared {
             Some((slot, Met::Occupied(member))) => {
                 state.await_guest(Guest { socket, hello: Some((slot, member)) });
             }
-            // It may have ended.
+            // The guest may have ended.
             Some((_, Met::Refused)) | None => _ = socket.send(&Message::Refused.to_bytes(), &[]),
         }
     }
 
-    /// Returns the slot and the process of a hello; `None` if it is none of a process as it must be.
+    /// Returns the slot and the process of a hello, or `None` if the hello is invalid.
     fn read_hello(&self, bytes: &[u8; MESSAGE], descriptors: Vec<OwnedFd>) -> Option<(u8, Member)> {
         let Message::Hello { slot } = Message::from_bytes(bytes)? else { return None };
         Some((slot, Member::new(descriptors, self.slot, self.identity).ok()?))
     }
 
-    /// Introduces this process and all others to the one in `slot`. If that fails, it has ended, or this user has too many descriptors under
-    /// way: the connection ends, and the process calls again if it is there.
+    /// Introduces this process and all others to the one in `slot`. That fails if the guest has ended, or this user has too many
+    /// descriptors in flight. The connection then ends, and the guest connects again if it still runs.
     fn introduce(&self, state: &State, guest: &Socket, slot: u8) {
         let send_member = |slot: u8, descriptors: [BorrowedFd<'_>; 3]| {
             guest.send(&Message::Joined { slot }.to_bytes(), &descriptors)
@@ -208,7 +208,7 @@ impl Shared {
         }
     }
 
-    /// Takes in the processes that others introduce.
+    /// Adds the processes that others introduce.
     pub(super) fn receive_answers(&self, state: &mut State) {
         for call in std::mem::take(&mut state.introductions.calls) {
             if self.receive_answer(state, &call) {
@@ -217,13 +217,13 @@ impl Shared {
         }
     }
 
-    /// Handles what the process in a slot has answered so far; `false` if that is all.
+    /// Handles the answers received so far from a process. Returns false if none will follow.
     fn receive_answer(&self, state: &mut State, call: &Call) -> bool {
         loop {
             let (bytes, descriptors) = match call.socket.receive() {
                 Ok(came) => came,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
-                // It has ended, or could not introduce all.
+                // The process has ended, or could not introduce all others.
                 Err(_) => {
                     state.introductions.uncalled.push(call.slot);
                     return false;
@@ -248,7 +248,7 @@ impl Shared {
         }
     }
 
-    /// Takes in a process.
+    /// Adds a process.
     fn meet(&self, state: &mut State, slot: u8, member: Member) -> Met {
         if slot == self.slot || !member.is_alive() {
             return Met::Refused;
@@ -264,20 +264,20 @@ impl Shared {
     }
 }
 
-/// Whether a process is taken in.
+/// The result of adding a process.
 enum Met {
     Known,
-    /// Not yet: another process that is alive has its slot.
+    /// Not added yet: another living process has its slot.
     Occupied(Member),
-    /// It has died, or says that it has this process's slot.
+    /// The process has ended, or claims the slot of this process.
     Refused,
 }
 
 impl State {
-    /// Waits for a guest's hello, or for the end of the process that had its slot.
+    /// Keeps a guest until it sends its hello, or until the earlier process in its slot ends.
     fn await_guest(&mut self, guest: Guest) {
         let guests = &mut self.introductions.guests;
-        // An honest process says hello at once.
+        // An honest process sends its hello at once.
         if guests.len() >= MEMBERS {
             guests.remove(0);
         }

@@ -15,11 +15,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// The time that a process looks for a free slot, and then waits for introductions: longer than slots rest.
+/// Longest search of a process for a free slot, and then longest wait for introductions. Longer than the quarantine of a slot.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(6);
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Why a process cannot share an interface.
+/// Reasons why a process cannot share an interface.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum JoinError {
@@ -49,28 +49,28 @@ pub enum JoinError {
     System(#[from] io::Error),
 }
 
-/// An unpredictable number: what std seeds its hashes with.
+/// Returns an unpredictable number, from the source with which std seeds its hashes.
 fn random() -> u64 {
     RandomState::new().hash_one(std::process::id())
 }
 
-/// All slots, from any one on: a new process rarely has the slot of one that has just gone.
+/// Returns all slots, starting at a random one, so that a new process rarely has the slot of one that has just ended.
 fn slots() -> impl Iterator<Item = u8> {
     let start = random() % MEMBERS as u64;
     (0..MEMBERS as u64).map(move |n| ((start + n) % MEMBERS as u64) as u8)
 }
 
-/// How the processes of an interface receive packets. All of an interface receive them alike.
+/// The way in which the processes of an interface receive packets. It is the same for all processes of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// Each process receives every packet.
     ToAll,
-    /// The kernel delivers each packet to one of them.
+    /// The kernel delivers each packet to one process.
     ToOne,
 }
 
 impl Delivery {
-    /// Returns the name of an interface, with which the names of its slots begin.
+    /// Returns the name of an interface, which is the prefix of its slots' names.
     fn name(self, interface: u32) -> String {
         let kind = if self == Self::ToOne { "/udp" } else { "" };
         format!("ferroce/interface/{interface}{kind}")
@@ -84,7 +84,8 @@ impl Delivery {
     }
 }
 
-/// Finds out whether a process has joined the interface with the other kind of delivery: to it, packets would be lost or arrive twice.
+/// Checks that no process has joined the interface with the other kind of delivery. Packets to such a process would be lost or arrive
+/// twice.
 fn check_delivery(interface: u32, delivery: Delivery) -> Result<(), JoinError> {
     let [own, other] = [delivery, delivery.other()].map(|delivery| delivery.name(interface));
     let mut stranger = None;
@@ -95,7 +96,7 @@ fn check_delivery(interface: u32, delivery: Delivery) -> Result<(), JoinError> {
             Err(found) => stranger = Some(found),
         }
     }
-    // Another user may listen there, too. That does not matter if a process of this user has the interface.
+    // Another user may listen there, too. That does not matter if a process of this user has joined the interface.
     match stranger {
         Some(stranger) if !has_process(&own, User::this()) => Err(JoinError::User(stranger)),
         Some(_) | None => Ok(()),
@@ -108,18 +109,18 @@ fn has_process(name: &str, user: User) -> bool {
     slots().any(|slot| connect(slot).is_ok_and(|unknown| unknown.authenticate(user).is_ok()))
 }
 
-/// Finds out whether another user has the interface. It has not if a process of `user` is there: what others do with free slots does not matter.
+/// Checks that no other user has the interface. A process of `user` proves that: other users' listeners at free slots then do not matter.
 fn check_user(name: &str, user: User) -> Result<(), JoinError> {
     let mut stranger = None;
     for slot in slots() {
         match Unknown::connect(&slot_name(name, slot)).map(|unknown| unknown.authenticate(user)) {
             Ok(Ok(_)) => return Ok(()),
             Ok(Err(found)) => stranger = Some(found),
-            // No process is there, or it cannot be determined.
+            // No process listens there, or its user cannot be determined.
             Err(_) => {}
         }
     }
-    // Processes of earlier versions meet at the interface's own name.
+    // Processes of earlier versions listen at the interface's own name.
     match Unknown::connect(name).map(|unknown| unknown.authenticate(user)) {
         Ok(Ok(socket)) => return Err(JoinError::Refused { process: socket.process() }),
         Ok(Err(found)) => stranger = Some(found),
@@ -128,7 +129,7 @@ fn check_user(name: &str, user: User) -> Result<(), JoinError> {
     stranger.map_or(Ok(()), |stranger| Err(JoinError::User(stranger)))
 }
 
-/// Takes a free slot.
+/// Returns a free slot, with a listener at its name.
 fn take_slot(name: &str, until: Instant) -> Result<(u8, Listener), JoinError> {
     loop {
         let is_last = Instant::now() >= until;
@@ -136,7 +137,7 @@ fn take_slot(name: &str, until: Instant) -> Result<(u8, Listener), JoinError> {
             match Listener::new(&slot_name(name, slot)) {
                 Ok(listener) => return Ok((slot, listener)),
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
-                // No descriptor is left, or no memory: no time mends that.
+                // No descriptor or no memory is left. Waiting does not change that.
                 Err(error) => return Err(error.into()),
             }
         }
@@ -148,22 +149,22 @@ fn take_slot(name: &str, until: Instant) -> Result<(u8, Listener), JoinError> {
 }
 
 impl Siblings {
-    /// Takes part in the interface of this index.
+    /// Joins the interface with this index.
     ///
     /// # Errors
     /// Returns a [`JoinError`] if the process cannot join.
     pub fn join(interface: u32, delivery: Delivery) -> Result<Self, JoinError> {
         let joined = Self::join_at(delivery.name(interface))?;
-        // Now that its name shows this process: of two that begin at once, each with another delivery, at least one finds the other.
+        // After the name of this process is visible: of two processes that join at the same time with different delivery, at least one
+        // finds the other.
         check_delivery(interface, delivery)?;
         Ok(joined)
     }
 
-    /// Finds out, before a port is opened on it, whether another user has the interface of this index, or whether a process shares it in
-    /// another way.
+    /// Checks, before a port is opened on the interface, that no other user has it, and that no process shares it with another delivery.
     ///
     /// # Errors
-    /// Returns [`JoinError::User`] or [`JoinError::Delivery`] if so.
+    /// Returns [`JoinError::User`] or [`JoinError::Delivery`] otherwise.
     pub fn check_user(interface: u32, delivery: Delivery) -> Result<(), JoinError> {
         check_delivery(interface, delivery)?;
         check_user(&delivery.name(interface), User::this())
@@ -201,7 +202,8 @@ impl Siblings {
 }
 
 impl Shared {
-    /// Meets all processes that are there. Of two that come at once, the one that looks later finds the other's name.
+    /// Exchanges introductions with all processes that have joined. Of two that join at the same time, the later one to connect finds the
+    /// other's name.
     fn settle_in(&self, until: Instant) -> Result<(), JoinError> {
         let mut state = self.lock();
         state.introductions.uncalled = (0..MEMBERS as u8).filter(|slot| *slot != self.slot).collect();
@@ -230,7 +232,7 @@ impl Shared {
         }
         let introductions = &mut state.introductions;
         match stranger {
-            // Two users come at once.
+            // Processes of two users join at the same time.
             Some(stranger) if !introductions.is_welcome => Err(JoinError::User(stranger)),
             _ => {
                 introductions.is_settled = true;
@@ -240,8 +242,8 @@ impl Shared {
         }
     }
 
-    /// Returns why this process does not know all others yet. A slot without room for a hello does not matter if no process there is known to
-    /// those that have introduced theirs: another user has the name.
+    /// Returns the reason why this process does not know all others yet. A slot whose queue is full does not matter if the processes that
+    /// have sent their introductions know no process there: another user has the name.
     fn lacks(&self, state: &State) -> Option<JoinError> {
         let introductions = &state.introductions;
         let is_known = |slot: u8| state.members[usize::from(slot)].is_some();

@@ -1,7 +1,7 @@
-//! Frames from process to process of one interface: a ring each way, which its sender alone writes.
+//! Frames between the processes of one interface: a ring in each direction, which only its sender writes.
 //!
-//! The sender counts the bytes that it put in, and the receiver, in its own memory, those that it took out. Either may die between any two
-//! instructions: the other sees counters that no longer change.
+//! The sender counts the bytes that it put in. The receiver counts, in its own memory, the bytes that it took out. Either may end between
+//! any two instructions: the other then sees counters that no longer change.
 
 use super::memory::{OwnMemory, PeerMemory, RING};
 use super::{MEMBERS, Member};
@@ -13,22 +13,22 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 const QUEUE_PAIR_1: Qpn = Qpn::new(1);
-/// Opcodes from here on are no architecture's (IBA 9.2.1).
+/// Opcodes from here on are reserved for manufacturers (IBA 9.2.1).
 const FIRST_OWN_OPCODE: u8 = 0xc0;
-/// The length of a frame's header: the frame's length, rounded up to this with the rest of the header.
+/// Bytes of a record's header, which contains the length of the frame. Records are aligned to it.
 const HEADER: usize = 8;
-/// A length that marks the ring's wrap to its start.
+/// A length that marks the wrap of the ring to its start.
 const WRAP: u32 = u32::MAX;
-/// The time that a sender waits for a receiver that accepts nothing. Then its frames are dropped, as a switch drops them, until the
-/// receiver goes on.
+/// Longest wait of a sender for a receiver that accepts nothing. After that, frames to the receiver are dropped, as in a switch, until it
+/// accepts some again.
 const STALL_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
-    /// It is in the ring, or dropped.
+    /// The frame is in the ring, or was dropped.
     Done,
-    /// There is no room: try again.
+    /// There is no room. The caller must try again.
     Full,
 }
 
@@ -39,7 +39,7 @@ pub(crate) enum ProcessTarget {
     Own,
     /// To the process in this slot.
     Sibling(u8),
-    /// To all: each has a queue pair 1.
+    /// All processes, because each has a queue pair 1.
     All,
 }
 
@@ -47,29 +47,29 @@ pub(crate) enum ProcessTarget {
 struct MemberRing {
     slot: u8,
     member: Arc<Member>,
-    /// Bytes that were put in, as far as siblings know, and in all.
+    /// Bytes put into the ring: those published to the sibling, and all.
     published: u64,
     sent: u64,
-    /// Bytes that the sibling took out, as it was seen last.
+    /// Bytes that the sibling had taken out when its counter was last read.
     left: u64,
-    /// Bytes that were taken out of the sibling's ring.
+    /// Bytes that this process took out of the sibling's ring.
     taken: u64,
-    /// The sibling has its counters ready for this process.
+    /// Whether the sibling has reset its counters for this process.
     ready: bool,
-    /// Since when a frame waits for room.
+    /// When a frame first had no room.
     waiting_since: Option<Instant>,
-    /// The receiver takes nothing: frames are dropped until it does.
+    /// Whether the receiver accepts nothing. Frames to it are dropped until it does.
     stalled: bool,
 }
 
-/// All rings of a process, as its core has them.
+/// The core's ends of all rings of a process.
 pub(crate) struct MemberRings {
     own: Arc<OwnMemory>,
     slot: u8,
     rings: Vec<MemberRing>,
     /// The index in `rings` of each slot's ring.
     places: [u8; MEMBERS],
-    /// Which ring is read first: each in turn.
+    /// The ring that is read first; a different one each time.
     first: usize,
 }
 
@@ -80,7 +80,7 @@ impl MemberRings {
         Self { own, slot, rings: Vec::with_capacity(MEMBERS), places: [NOWHERE; MEMBERS], first: 0 }
     }
 
-    /// A sibling is there.
+    /// Adds the rings to a sibling that has joined.
     pub(crate) fn add(&mut self, slot: u8, member: Arc<Member>) {
         self.remove(slot);
         let head = self.own.head();
@@ -103,7 +103,7 @@ impl MemberRings {
         });
     }
 
-    /// A sibling has gone.
+    /// Removes the rings to a sibling that has left.
     pub(crate) fn remove(&mut self, slot: u8) {
         self.rings.retain(|ring| ring.slot != slot);
         self.places = [NOWHERE; MEMBERS];
@@ -112,38 +112,38 @@ impl MemberRings {
         }
     }
 
-    /// The core sleeps from now on, or no longer: siblings signal its eventfd meanwhile. The caller checks once more before it sleeps.
+    /// Sets whether the core sleeps. Siblings signal its eventfd while it does. The caller must check the rings once more before it sleeps.
     pub(crate) fn listen(&self, on: bool) {
         self.own.head().sleeping().store(on.into(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Returns true if a sibling has sent something, or waits for a ring.
+    /// Returns true if a sibling's ring has frames for this process.
     #[inline]
     #[cfg(test)]
     pub(crate) fn has_received(&self) -> bool {
         self.rings.iter().any(|ring| ring.waiting(self.slot) > 0)
     }
 
-    /// Whose a frame to the interface's own address is, by its queue pair's number.
+    /// Returns the destination of a frame to the interface's own address, by its queue pair number.
     pub(crate) fn target(&self, frame: &[u8]) -> ProcessTarget {
         if self.rings.is_empty() {
             return ProcessTarget::Own;
         }
         match wire::destination(frame) {
             None | Some(QUEUE_PAIR_1) => ProcessTarget::All,
-            // The number of every group, in the last slot's range.
+            // The QPN of every multicast group, in the range of the last slot.
             Some(roce::GROUP_QPN) => ProcessTarget::All,
             Some(qpn) => {
                 let slot = roce::process_of(qpn);
-                // A process that has gone needs no answer: this one's endpoint counts the frame.
+                // A frame to an ended process needs no answer. The endpoint of this process counts it.
                 if self.is_sibling(slot) { ProcessTarget::Sibling(slot) } else { ProcessTarget::Own }
             }
         }
     }
 
-    /// Returns true if a received frame is for a sibling's queue pair: the port delivers it to all processes. A direct response names a
-    /// queue pair of the peer's, which proves nothing.
+    /// Returns true if a received frame is for a sibling's queue pair. The port delivers such frames to all processes. A direct response
+    /// contains the peer's QPN, so it is never a sibling's here.
     #[inline]
     pub(crate) fn is_siblings(&self, frame: &[u8]) -> bool {
         if self.rings.is_empty() {
@@ -158,13 +158,12 @@ impl MemberRings {
         !has_own_opcode && matches!(self.target(frame), ProcessTarget::Sibling(_))
     }
 
-    /// Returns true if a slot is a sibling's.
     #[inline]
     pub(crate) fn is_sibling(&self, slot: u8) -> bool {
         self.places[usize::from(slot) % MEMBERS] != NOWHERE
     }
 
-    /// Puts a frame into the ring to a sibling. Siblings see it after [`publish`](Self::publish).
+    /// Puts a frame into the ring to a sibling. The sibling sees it after [`publish`](Self::publish).
     pub(crate) fn push(&mut self, slot: u8, frame: &[u8], now: Instant) -> Pushed {
         let Some(ring) = self.rings.get_mut(usize::from(self.places[usize::from(slot) % MEMBERS])) else {
             return Pushed::Done;
@@ -192,7 +191,7 @@ impl MemberRings {
         }
     }
 
-    /// Shows siblings what was put in, and wakes those that sleep.
+    /// Publishes the frames that were put in to the siblings, and wakes those that sleep.
     pub(crate) fn publish(&mut self) {
         for ring in self.rings.iter_mut().filter(|ring| ring.sent != ring.published) {
             ring.published = ring.sent;
@@ -201,7 +200,7 @@ impl MemberRings {
         }
     }
 
-    /// Takes frames that siblings sent, as many as there is room and buffers for.
+    /// Receives frames from siblings, up to the room in `into` and the available buffers.
     pub(crate) fn receive<B: PacketBuf>(
         &mut self,
         into: &mut Burst<B>,
@@ -215,7 +214,7 @@ impl MemberRings {
             ring.take(self.slot, into, &mut alloc);
             if ring.taken != before {
                 self.own.head().taken(ring.slot).store(ring.taken, Ordering::Release);
-                // Its sender may wait for room.
+                // The sender may need room.
                 if waited > RING as u64 / 2 {
                     ring.wake();
                 }
@@ -226,7 +225,7 @@ impl MemberRings {
 }
 
 impl MemberRing {
-    /// Bytes that wait in the sibling's ring.
+    /// Returns the number of bytes in the sibling's ring.
     #[inline]
     fn waiting(&self, own: u8) -> u64 {
         let head = self.member.memory.head();
@@ -238,26 +237,26 @@ impl MemberRing {
 
     /// Wakes the sibling's core if it sleeps.
     fn wake(&self) {
-        // The counter first, then the flag; a core that falls asleep goes the other way round.
+        // The counter is written before the flag is read. A core about to sleep writes the flag, then reads the counters.
         fence(Ordering::SeqCst);
         if self.member.memory.head().sleeping().load(Ordering::Relaxed) != 0 {
             self.member.event_fd.signal();
         }
     }
 
-    /// Adds a frame, if there is room. The ring also holds frames for a sibling that is not ready yet: it learns of this process a moment
-    /// later.
+    /// Adds a frame if there is room. The ring also accepts frames for a sibling that is not ready, because it will add this process a
+    /// moment later.
     fn put(&mut self, own: &OwnMemory, from: u8, frame: &[u8]) -> bool {
         let place = (self.sent % RING as u64) as usize;
         let record = (HEADER + frame.len()).next_multiple_of(HEADER);
         let skipped = if record > RING - place { RING - place } else { 0 };
         let need = (skipped + record) as u64;
         if record > RING / 2 {
-            // No port has such frames.
+            // No port has frames of this length.
             return true;
         }
         if self.sent - self.left + need > RING as u64 {
-            // Before it is ready, its counter is that of the process that had this slot earlier.
+            // Until the sibling is ready, its counter is that of the earlier process in this slot.
             if self.is_ready(from) {
                 self.left = self.member.memory.head().taken(from).load(Ordering::Acquire).min(self.sent);
             }
@@ -277,7 +276,7 @@ impl MemberRing {
         true
     }
 
-    /// Returns true if the sibling knows this process, and not one that had its slot before.
+    /// Returns true if the sibling has added this process, not an earlier one in the same slot.
     #[inline]
     fn is_ready(&mut self, from: u8) -> bool {
         if !self.ready {
@@ -293,9 +292,10 @@ impl MemberRing {
             return;
         }
         let theirs: &PeerMemory = &self.member.memory;
-        // Whatever the memory contains: records begin at whole headers, no more than a ring waits, and counts may wrap.
+        // The memory may have any content: records start at multiples of the header, a ring contains at most `RING` bytes, and counts may
+        // wrap.
         let sent = theirs.head().sent(own).load(Ordering::Acquire) & !(HEADER as u64 - 1);
-        // The rest of the burst is the port's.
+        // The second half of the burst is for the port.
         while self.taken != sent && into.len() < BURST / 2 {
             let available = sent.wrapping_sub(self.taken);
             if available > RING as u64 {
@@ -312,7 +312,7 @@ impl MemberRing {
             }
             let record = (HEADER + length as usize).next_multiple_of(HEADER);
             if record as u64 > available || record > RING - place {
-                // No sender of this project writes such a ring. Its frames are lost; it may go on.
+                // A sender of this project never writes such a record. The contents of the ring are lost, and the sender may continue.
                 self.taken = sent;
                 return;
             }

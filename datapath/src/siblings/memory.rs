@@ -1,7 +1,7 @@
-//! The memory by which processes of one interface see each other: each writes its own, and maps the others' for reading alone.
+//! The memory that processes of one interface share: each writes its own, and maps that of the others read-only.
 //!
-//! It is a sealed memfd of a fixed size, so that no process can shorten it under another. What a sibling writes there is read by copies
-//! and atomic loads, and believed only within its bounds.
+//! The memory is a sealed memfd of a fixed size, so that no process can shorten it while another maps it. Processes read a sibling's memory
+//! by copies and atomic loads, and check every value against its bounds.
 
 use crate::shared_memory::{self, Access, Mapping};
 use std::io;
@@ -9,14 +9,14 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-/// The limit on the processes that share an interface: as many as a queue pair's number distinguishes.
+/// Most processes that share an interface: the number that the slot bits of a QPN distinguish.
 pub const MEMBERS: usize = 64;
 
-/// The first word of the memory, which identifies the layout below. A sibling of another version is refused.
+/// The first word of the memory, which identifies the layout below. A sibling with another layout is refused.
 const LAYOUT: u64 = 0x4652_5349_424c_0002;
 const PAGE: usize = 4096;
 
-/// Bytes of the counters of a pair of rings: two cache lines, as CPUs fetch pairs.
+/// Bytes of the counters of a pair of rings: two cache lines, because CPUs prefetch pairs of lines.
 const COUNTERS: usize = 128;
 /// Bytes of an entry of the table of claims, and the number of entries.
 pub(super) const CLAIM: usize = 64;
@@ -24,7 +24,8 @@ pub(super) const CLAIMS: usize = 4096;
 /// Bytes of an entry of the table of disconnect notices, and the number of entries.
 pub(super) const NOTICE: usize = 320;
 pub(super) const NOTICES: usize = 16_384;
-/// Bytes of the ring to one sibling: enough for a sibling that the scheduler keeps waiting, and small enough for a cache.
+/// Bytes of the ring to one sibling: large enough for the time in which the scheduler does not run the sibling, and small enough for a
+/// cache.
 pub(super) const RING: usize = 512 << 10;
 
 const COUNTERS_AT: usize = PAGE;
@@ -38,22 +39,23 @@ const LENGTH: usize = RINGS_AT + MEMBERS * RING;
 pub(super) struct Head(Mapping);
 
 impl Head {
-    /// Differs between any two processes that ever shared the interface.
+    /// Returns a number that differs between any two processes that ever shared the interface.
     pub(super) fn identity(&self) -> &AtomicU64 {
         self.0.long(8)
     }
 
-    /// Not 0 while the process's core sleeps, or is about to, and wants to be woken.
+    /// Returns a word that is not 0 while the process's core sleeps, or is about to sleep, and must be woken.
     pub(super) fn sleeping(&self) -> &AtomicU32 {
         self.0.word(128)
     }
 
-    /// Not 0 while the process has a connection manager.
+    /// Returns a word that is not 0 while the process has a connection manager.
     pub(super) fn manages(&self) -> &AtomicU32 {
         self.0.word(256)
     }
 
-    /// Entries of the tables of claims and of disconnect notices that were ever used: the others are not read.
+    /// Number of entries of the table of claims that were ever used. Further ones are not read. [`notices_used`](Self::notices_used) is
+    /// that of disconnect notices.
     pub(super) fn claims_used(&self) -> &AtomicU32 {
         self.0.word(260)
     }
@@ -62,27 +64,27 @@ impl Head {
         self.0.word(264)
     }
 
-    /// Which process the counters of the rings to and from `slot` are meant for.
+    /// Returns the identity of the process for which the counters of the rings to and from `slot` are valid.
     pub(super) fn meant_for(&self, slot: u8) -> &AtomicU64 {
         self.0.long(counters_at(slot))
     }
 
-    /// Bytes that were ever put into the ring to `slot`.
+    /// Returns the number of bytes ever put into the ring to `slot`.
     pub(super) fn sent(&self, slot: u8) -> &AtomicU64 {
         self.0.long(counters_at(slot) + 8)
     }
 
-    /// Bytes that were ever taken out of the ring from `slot`, which is that process's.
+    /// Returns the number of bytes ever taken out of the ring from `slot`, which is in that process's memory.
     pub(super) fn taken(&self, slot: u8) -> &AtomicU64 {
         self.0.long(counters_at(slot) + 64)
     }
 
-    /// The state of a claim's entry, and its number, which differs with each claim.
+    /// Returns the state of a claim's entry, and its number, which differs for each claim.
     pub(super) fn claim_state(&self, at: usize) -> &AtomicU64 {
         self.0.long(CLAIMS_AT + at.min(CLAIMS - 1) * CLAIM)
     }
 
-    /// Waits until the state of a claim's entry is not `seen`, at most for so long. The wait may end earlier.
+    /// Waits until the state of a claim's entry differs from `seen`, but at most `most`. The wait may end earlier.
     pub(super) fn wait_for_claim(&self, at: usize, seen: u64, most: Duration) {
         let most = libc::timespec { tv_sec: most.as_secs() as _, tv_nsec: most.subsec_nanos().into() };
         let word = self.claim_state(at).as_ptr().cast::<u32>();
@@ -90,7 +92,7 @@ impl Head {
         unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAIT, seen as u32, &raw const most) };
     }
 
-    /// Wakes the processes that wait for an entry of this process's own.
+    /// Wakes the processes that wait for an entry of this process.
     pub(super) fn wake_for_claim(&self, at: usize) {
         let word = self.claim_state(at).as_ptr().cast::<u32>();
         // SAFETY: as above.
@@ -103,7 +105,7 @@ impl Head {
         bytes
     }
 
-    /// The state of a disconnect notice's entry: not 0 if there is one.
+    /// Returns the state of a disconnect notice's entry, which is not 0 if there is a notice.
     pub(super) fn notice_state(&self, at: usize) -> &AtomicU64 {
         self.0.long(NOTICES_AT + at.min(NOTICES - 1) * NOTICE)
     }
@@ -160,8 +162,8 @@ impl OwnMemory {
     }
 
     fn write(&self, offset: usize, bytes: &[u8]) {
-        // This process alone writes its memory, one thread at a time for each part: the core its rings, and the tables under their
-        // lock. Siblings read it once a counter or a state says so.
+        // Only this process writes its memory, and each part only one thread at a time: the rings by the core, and the tables under their
+        // lock. Siblings read a part after a counter or a state indicates it.
         self.head.0.copy_in(offset, bytes);
     }
 }
@@ -170,7 +172,7 @@ impl OwnMemory {
 #[derive(Debug)]
 pub(super) struct PeerMemory {
     head: Head,
-    /// Its ring to this process.
+    /// The sibling's ring to this process.
     ring: Mapping,
     file: OwnedFd,
 }
@@ -179,7 +181,7 @@ impl PeerMemory {
     /// Maps a sibling's memory, with its ring to `slot`.
     ///
     /// # Errors
-    /// Returns an error if it is not sealed, not as long as the layout, of another layout, or cannot be mapped.
+    /// Returns an error if the memory is not sealed, does not have the length or the identification of the layout, or cannot be mapped.
     pub(super) fn new(file: OwnedFd, slot: u8) -> io::Result<Self> {
         shared_memory::check(file.as_fd(), LENGTH)?;
         let head = Head(Mapping::new(file.as_fd(), Access::Read, 0, RINGS_AT)?);
@@ -205,10 +207,10 @@ impl PeerMemory {
     }
 }
 
-/// Checks the descriptor that wakes a sibling's core: one whose writer is never blocked, since a core writes there.
+/// Checks that writes to the descriptor that wakes a sibling's core never block, because a core writes to it.
 ///
 /// # Errors
-/// Returns an error if it is of another kind.
+/// Returns an error if writes may block.
 pub(super) fn check_event_fd(event_fd: &OwnedFd) -> io::Result<()> {
     if flags(event_fd)? & libc::O_NONBLOCK == 0 {
         return Err(io::Error::new(
@@ -219,10 +221,10 @@ pub(super) fn check_event_fd(event_fd: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks the descriptor that hangs up with a process: the end of a pipe that is read.
+/// Checks that the descriptor that hangs up with a process is the read end of a pipe.
 ///
 /// # Errors
-/// Returns an error if it is of another kind.
+/// Returns an error if it is anything else.
 pub(super) fn check_life(life: &OwnedFd) -> io::Result<()> {
     let kind = |fd: &OwnedFd| -> io::Result<libc::mode_t> {
         // SAFETY: all-zero bytes are a legal stat, and there is room for it.
@@ -238,7 +240,6 @@ pub(super) fn check_life(life: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the flags of an open file.
 fn flags(fd: &OwnedFd) -> io::Result<libc::c_int> {
     // SAFETY: asks for the flags of a descriptor of ours.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };

@@ -2,19 +2,19 @@
 
 use super::socket::MESSAGE;
 
-/// The first word of each message. Another version begins with another.
+/// The first word of each message. It differs between versions.
 const VERSION: u32 = 0x4652_5303;
 
 /// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// From a new process, which has this slot. Its memory, eventfd and life line accompany it.
+    /// From a new process in this slot. Its memory, eventfd and life line accompany it.
     Hello { slot: u8 },
-    /// In an answer: a process takes part. Its memory, eventfd and life line accompany it.
+    /// In an answer: a process has joined. Its memory, eventfd and life line accompany it.
     Joined { slot: u8 },
-    /// The end of an answer. A process that is not settled has come itself a moment ago, and may not know all others.
+    /// The end of an answer. A process that is not settled has itself just joined, and may not know all others.
     Welcome { is_settled: bool },
-    /// The answer to a process of another version, or whose memory or slot is not as it must be.
+    /// The answer to a process of another version, or one with invalid memory or an invalid slot.
     Refused,
 }
 
@@ -33,7 +33,7 @@ impl Message {
         bytes
     }
 
-    /// `None` of another version, or of what is no message.
+    /// Parses a message. Returns `None` if it is of another version or malformed.
     pub(super) fn from_bytes(bytes: &[u8; MESSAGE]) -> Option<Self> {
         let word = |at: usize| bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word));
         if word(0)? != VERSION {

@@ -1,11 +1,12 @@
 //! Processes that share an interface, as they would share a NIC.
 //!
-//! Each has one of 64 slots: the kernel lets one process have the abstract socket name of a slot, in a network namespace. A slot is the top of
-//! a process's queue pair numbers and communication ids, so these never collide and name their process. A new process says hello at the
-//! names of all slots (`introductions`). All else is in memory that each process writes and all others read (`memory`): frames for siblings,
-//! claims, and the messages for peers when the process is no more. All processes are alike, and none waits for another.
+//! Each process has one of 64 slots. The kernel allows one process in a network namespace to have the abstract socket name of a slot. The
+//! slot is the top of a process's queue pair numbers and communication ids, so these never collide, and identify the process. A new process
+//! sends a hello to the names of all slots (`introductions`). Everything else is in memory that each process writes and all others read
+//! (`memory`): frames for siblings, claims, and the messages to peers after the process has ended. All processes are equal, and none blocks
+//! another.
 //!
-//! One thread of each process watches the others, and does nothing while none comes, goes or asks.
+//! One thread of each process watches the others. It sleeps while no process joins, ends or sends a message.
 
 mod claims;
 mod disconnect_notices;
@@ -48,23 +49,23 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use watch::Quarantine;
 
-/// The time that a claim waits for other processes that claim the same.
+/// Longest wait of a claim for rival claims to be decided.
 const DECISION: Duration = Duration::from_millis(500);
-/// Between two tries of what failed and would fail again at once.
+/// Time between two attempts after a failure that would repeat at once.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Bits of a communication id below the slot.
 const ID_BITS: u32 = 26;
 
-/// Another process of the interface, as this one sees it.
+/// This process's view of another process of the interface.
 #[derive(Debug)]
 pub(crate) struct Member {
     memory: PeerMemory,
-    /// Ends a sleep of its core.
+    /// Wakes its core.
     event_fd: EventFd,
-    /// Hangs up when the process is no more.
+    /// Hangs up when the process has ended.
     life: OwnedFd,
-    /// The number that distinguishes it from processes that had its slot before, and the number for this process.
+    /// The number that distinguishes the process from earlier ones in its slot, and the number by which it identifies this process.
     identity: u64,
     known_as: u64,
 }
@@ -92,17 +93,17 @@ impl Member {
     }
 }
 
-/// A process's handling of its siblings.
+/// Callbacks for changes of a process's siblings.
 pub(crate) trait Events: Send {
-    /// A sibling is there.
+    /// A sibling has joined.
     fn joined(&self, slot: u8, member: Arc<Member>);
-    /// A sibling has gone.
+    /// A sibling has left.
     fn left(&self, slot: u8);
-    /// A process has died, and this process informs its peers.
+    /// A process has ended, and this process informs its peers.
     fn died(&self, notice: DisconnectNotice);
 }
 
-/// A process's part in its interface. Dropped, the process takes no part any more: to its siblings it has died.
+/// A process's membership in its interface. After it is dropped, siblings treat the process as ended.
 pub struct Siblings {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -110,25 +111,26 @@ pub struct Siblings {
 }
 
 struct Shared {
-    /// The name of the interface, with which the names of slots begin.
+    /// The name of the interface, which is the prefix of the slots' names.
     name: String,
     slot: u8,
-    /// The user to whom the interface belongs. This process may act for another one by now.
+    /// The user to whom the interface belongs. The process may have changed its user since.
     user: User,
     own: Arc<OwnMemory>,
     identity: u64,
-    /// Ends a sleep of this process's core.
+    /// Wakes this process's core.
     event_fd: EventFd,
-    /// Ends a wait of the thread for good.
+    /// Ends the thread.
     stop: EventFd,
-    /// Ends a wait of the thread for descriptors that another thread has replaced or added to.
+    /// Interrupts a wait of the thread, because another thread has changed the set of descriptors.
     changed: EventFd,
     state: Mutex<State>,
-    /// Both ends of what hangs up with this process. Last: its name is free then, so that another process can keep it from new ones.
+    /// Both ends of a pipe that hangs up when this process ends. Dropped last: the process's name is free by then, so another process can
+    /// reserve it.
     life: (OwnedFd, fork::CloseOnFork),
 }
 
-/// The part that changes.
+/// State of the membership that changes.
 struct State {
     members: [Option<Arc<Member>>; MEMBERS],
     quarantined: Vec<Quarantine>,
@@ -137,28 +139,28 @@ struct State {
     notices: DisconnectNotices,
     repeats: Repeats,
     events: Option<Box<dyn Events>>,
-    /// The thread must look at the descriptors again before it waits for them.
+    /// Whether the thread must read the set of descriptors again before it waits.
     stale: bool,
 }
 
-/// The name that the process in a slot has.
+/// Returns the socket name of a slot.
 fn slot_name(name: &str, slot: u8) -> String {
     format!("{name}/{slot}")
 }
 
 impl Siblings {
-    /// The process's slot.
+    /// Returns the process's slot.
     #[must_use]
     pub fn slot(&self) -> u8 {
         self.shared.slot
     }
 
-    /// The core's end.
+    /// Creates the rings for the core.
     pub(crate) fn member_rings(&self) -> MemberRings {
         MemberRings::new(self.shared.own.clone(), self.shared.slot)
     }
 
-    /// Returns a descriptor that ends a sleep of the process's core: siblings signal it when they have sent something.
+    /// Returns a descriptor that wakes the process's core. Siblings signal it after they have sent something.
     ///
     /// # Errors
     /// Returns an error if the process has no descriptor left.
@@ -166,7 +168,7 @@ impl Siblings {
         self.shared.event_fd.try_clone()
     }
 
-    /// Watches the siblings from now on. `events` learns of those that are there, too.
+    /// Starts watching the siblings. Also calls `events` for the present ones.
     ///
     /// # Errors
     /// Returns an error if the system cannot create a thread.
@@ -180,17 +182,18 @@ impl Siblings {
         self.run()
     }
 
-    /// Takes in all siblings that have come by now.
+    /// Handles the connections of all siblings that have joined by now.
     pub(crate) fn meet(&self) {
         drop(self.shared.catch_up());
     }
 
-    /// Gives this process a guard on the interface with this index, from its first disconnect notice on, if it was started by `ferroce run`.
+    /// Prepares a guard on the interface with this index if the process was started by `ferroce run`. The guard starts with the first
+    /// disconnect notice.
     pub(crate) fn prepare_guard(&mut self, interface: u32) {
         self.guard = Guard::new(interface);
     }
 
-    /// Answers siblings from now on, in a process without a core.
+    /// Starts answering siblings in a process without a core.
     ///
     /// # Errors
     /// Returns an error if the system cannot create a thread.
@@ -200,10 +203,10 @@ impl Siblings {
         Ok(())
     }
 
-    /// Takes a service.
+    /// Claims a service.
     ///
     /// # Errors
-    /// Returns a [`ClaimError`] if another process has the service, or this one has too many.
+    /// Returns a [`ClaimError`] if another process has the service, or this process has reached its limit.
     pub fn claim(&self, claim: &Claim) -> Result<(), ClaimError> {
         let shared = &*self.shared;
         let at = shared.lock().claimed.ask(&shared.own, claim).ok_or(ClaimError::Full)?;
@@ -217,13 +220,13 @@ impl Siblings {
         self.shared.lock().claimed.release(&self.shared.own, claim);
     }
 
-    /// This process has a connection manager, or no longer.
+    /// Sets whether this process has a connection manager.
     pub fn manage(&self, on: bool) {
         self.shared.own.head().manages().store(on.into(), std::sync::atomic::Ordering::Release);
     }
 
-    /// Returns true if this process answers a request for a service that it does not listen to. No other process listens either, and it is
-    /// this one's turn to answer for all. `id` is the communication id of the peer, which has just sent the request.
+    /// Returns true if this process must answer a request for a service that it does not listen to: no other process listens either, and it
+    /// is this one's turn. `id` is the communication id in the request, which the peer has just sent.
     #[must_use]
     pub fn answers_for(&self, peer: IpAddr, id: u32, service: u64, at: IpAddr) -> bool {
         let mut state = self.shared.catch_up();
@@ -232,8 +235,7 @@ impl Siblings {
             && self.shared.has_turn(&mut state, peer, id)
     }
 
-    /// Returns true if this process answers a message of `peer`, which it has just sent, to a communication id that this process does not
-    /// know.
+    /// Returns true if this process must answer a message that `peer` has just sent to a communication id that this process does not know.
     #[must_use]
     pub fn answers_to(&self, peer: IpAddr, id: u32) -> bool {
         let slot = (id >> ID_BITS) as u8;
@@ -242,7 +244,7 @@ impl Siblings {
             || state.members[usize::from(slot)].is_none() && self.shared.has_turn(&mut state, peer, id)
     }
 
-    /// Has a peer informed of the end of a connection, by its communication id, if this process dies.
+    /// Registers a notice, so that a peer is informed of the end of a connection if this process ends.
     pub fn register_disconnect(&self, notice: &DisconnectNotice) {
         self.shared.lock().notices.register_disconnect(&self.shared.own, notice);
         if let Some(guard) = &self.guard {
@@ -250,7 +252,7 @@ impl Siblings {
         }
     }
 
-    /// Ends what [`register_disconnect`](Self::register_disconnect) began.
+    /// Removes the notice of a connection.
     pub fn unregister_disconnect(&self, id: u32) {
         self.shared.lock().notices.unregister_disconnect(&self.shared.own, id);
     }
@@ -260,7 +262,7 @@ impl Drop for Siblings {
     fn drop(&mut self) {
         self.shared.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // It has nothing to return.
+            // The thread returns nothing.
             let _ = thread.join();
         }
     }
@@ -275,7 +277,7 @@ impl Shared {
         [self.own.file(), self.event_fd.as_fd(), self.life.0.as_fd()]
     }
 
-    /// The state, with all that siblings have said so far.
+    /// Returns the state after handling all that siblings have sent so far.
     fn catch_up(&self) -> MutexGuard<'_, State> {
         let mut state = self.lock();
         self.step(&mut state);
@@ -283,15 +285,15 @@ impl Shared {
         state
     }
 
-    /// Wakes the thread if its descriptors are stale: another thread accepted a process.
+    /// Wakes the thread if its set of descriptors is stale, because another thread accepted a process.
     fn rewatch(&self, state: &State) {
         if state.stale {
             self.changed.signal();
         }
     }
 
-    /// Decides a claim whose entry is at `at`, and waits for processes that decide the same at this time. One that is stopped meanwhile has
-    /// the service for as long as it is stopped.
+    /// Decides the claim in the entry at `at`, and waits for processes that decide a rival claim at the same time. A process that is
+    /// stopped while it decides has the service for as long as it is stopped.
     fn settle(&self, claim: &Claim, at: usize) -> Result<(), ClaimError> {
         let until = Instant::now() + DECISION;
         loop {
@@ -316,15 +318,15 @@ impl Shared {
         }
     }
 
-    /// Returns all other processes that are alive. One that came after this process claimed reads that claim.
+    /// Returns all other living processes. One that joined after this process wrote its claim reads that claim.
     fn living(&self) -> Vec<(u8, Arc<Member>)> {
         let state = self.catch_up();
         let alive = state.present().filter(|(_, member)| member.is_alive());
         alive.map(|(slot, member)| (slot, member.clone())).collect()
     }
 
-    /// Returns true if this process answers a message that belongs to none: at first the process with a connection manager and the lowest
-    /// slot, and then one more at each repetition.
+    /// Returns true if this process must answer a message that belongs to no process. The first time, that is the process with a connection
+    /// manager and the lowest slot. Each repetition adds the next one.
     fn has_turn(&self, state: &mut State, peer: IpAddr, id: u32) -> bool {
         let manages =
             |member: &Member| member.memory.head().manages().load(std::sync::atomic::Ordering::Acquire) != 0;
@@ -334,7 +336,7 @@ impl Shared {
 }
 
 impl State {
-    /// The other processes that are there.
+    /// Returns the other processes that have joined.
     fn present(&self) -> impl Iterator<Item = (u8, &Arc<Member>)> {
         self.members.iter().enumerate().filter_map(|(slot, member)| Some((slot as u8, member.as_ref()?)))
     }

@@ -1,24 +1,24 @@
-//! How often messages came that no process of the interface can place.
+//! Counts of repeated messages that belong to no process of the interface.
 //!
-//! One process answers each: of those with a connection manager, the one with the lowest slot. If that one is stopped, the peer repeats its
-//! message, and the process with the next slot answers the first repetition, the one after it the second, and so on. A peer that repeats
-//! because an answer was lost receives another one, which changes nothing.
+//! One process answers each message: the one with the lowest slot, of those with a connection manager. If that process is stopped, the peer
+//! repeats its message. The process with the next slot answers the first repetition, the one after it the second, and so on. A peer that
+//! repeats because an answer was lost receives another answer, which changes nothing.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-/// The limit on the messages that are remembered, of which the oldest is forgotten first.
+/// Most messages counted. The oldest is removed first.
 const MAX_MESSAGES: usize = 256;
 
-/// A peer's message: its address and a communication id in the message, its own or the one that it names.
+/// A peer's message: the peer's address and a communication id in the message, its own or the one that it refers to.
 type Key = (IpAddr, u32);
 
-/// Messages that came lately, each with how often.
+/// Recent messages, each with the number of times that it was received.
 #[derive(Debug, Default)]
 pub(super) struct Repeats(VecDeque<(Key, usize)>);
 
 impl Repeats {
-    /// Counts a message; returns how often it came before.
+    /// Counts a message. Returns how often it was received before.
     pub(super) fn count(&mut self, peer: IpAddr, id: u32) -> usize {
         let key = (peer, id);
         if let Some((_, times)) = self.0.iter_mut().find(|(known, _)| *known == key) {

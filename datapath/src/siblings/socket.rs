@@ -1,7 +1,8 @@
-//! The socket by which processes of one interface meet: abstract, so that it belongs to a network namespace and leaves no file.
+//! The socket by which processes of one interface exchange introductions. Its name is abstract, so it belongs to a network namespace and
+//! leaves no file.
 //!
-//! Any user of the machine may take an abstract name or connect to it. So a connection is [`Unknown`] until its credentials are checked,
-//! in both directions, and only a [`Socket`] carries messages and descriptors.
+//! Any user of the machine may bind an abstract name or connect to it. So a connection is [`Unknown`] until its credentials are checked, in
+//! both directions. Only a [`Socket`] carries messages and descriptors.
 
 use crate::errno::check;
 use crate::fork::CloseOnFork;
@@ -13,15 +14,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 64;
 
-/// Connections that wait for a process that is stopped: all that Linux lets wait by default (`net.core.somaxconn`).
+/// Most connections queued for a process that is stopped: the limit that Linux sets by default (`net.core.somaxconn`).
 pub(super) const QUEUE: libc::c_int = 4096;
 
-/// A user of the machine, by the effective user id.
+/// A user of the machine, by effective user id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct User(pub(super) u32);
 
 impl User {
-    /// The user as whom the calling thread acts at this time. It may change: programs drop privileges after they open a device.
+    /// Returns the current effective user of the calling thread. It may change: programs drop privileges after they open a device.
     pub(super) fn this() -> Self {
         // SAFETY: takes nothing and cannot fail.
         Self(unsafe { libc::geteuid() })
@@ -35,7 +36,7 @@ pub struct ForeignProcess {
     pub theirs: u32,
     /// The user to whom the calling process belongs.
     pub ours: u32,
-    /// The process; 0 if it is in another PID namespace.
+    /// The process id; 0 if the process is in another PID namespace.
     pub process: i32,
 }
 
@@ -54,7 +55,7 @@ impl std::fmt::Display for ForeignProcess {
     }
 }
 
-/// A name that this process has and does nothing with: no other process has it meanwhile.
+/// A name that this process has bound only to reserve it: no other process can have it.
 #[derive(Debug)]
 pub(super) struct Name(CloseOnFork);
 
@@ -62,7 +63,7 @@ pub(super) struct Name(CloseOnFork);
 #[derive(Debug)]
 pub(super) struct Listener(CloseOnFork);
 
-/// A connection to a process of any user: nothing can be sent to it or received from it before [`authenticate`](Self::authenticate).
+/// A connection to a process of any user. Nothing can be sent or received on it before [`authenticate`](Self::authenticate).
 #[derive(Debug)]
 pub(super) struct Unknown(CloseOnFork);
 
@@ -70,23 +71,23 @@ pub(super) struct Unknown(CloseOnFork);
 #[derive(Debug)]
 pub(super) struct Socket {
     socket: CloseOnFork,
-    /// 0 for a process of another PID namespace.
+    /// The process id; 0 for a process of another PID namespace.
     process: i32,
 }
 
 impl Name {
-    /// Takes a name; `AddrInUse` if another process has it.
+    /// Binds a name. Fails with `AddrInUse` if another process has it.
     pub(super) fn reserve(name: &str) -> io::Result<Self> {
         let socket = new()?;
         let (address, length) = address(name)?;
-        // SAFETY: the address is as long as said.
+        // SAFETY: the address has the given length.
         check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
         Ok(Self(socket))
     }
 }
 
 impl Listener {
-    /// Takes a name and listens; `AddrInUse` if another process has it.
+    /// Binds a name and listens. Fails with `AddrInUse` if another process has it.
     pub(super) fn new(name: &str) -> io::Result<Self> {
         let Name(socket) = Name::reserve(name)?;
         // SAFETY: plain numbers.
@@ -94,7 +95,7 @@ impl Listener {
         Ok(Self(socket))
     }
 
-    /// The next connection, without a wait.
+    /// Accepts the next connection, without waiting.
     pub(super) fn accept(&self) -> io::Result<Unknown> {
         let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no address is requested.
@@ -111,23 +112,24 @@ impl AsRawFd for Listener {
 }
 
 impl Unknown {
-    /// Connects to a name, without a wait: `ConnectionRefused` if no process listens there, `WouldBlock` if one has no room for more.
+    /// Connects to a name, without waiting. Fails with `ConnectionRefused` if no process listens there, or `WouldBlock` if the queue of the
+    /// process is full.
     pub(super) fn connect(name: &str) -> io::Result<Self> {
         let socket = new()?;
         let (address, length) = address(name)?;
-        // SAFETY: the address is as long as said.
+        // SAFETY: the address has the given length.
         check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
         Ok(Self(socket))
     }
 
     /// Checks that the process at the other end belongs to `user`.
     ///
-    /// `SO_PEERCRED` (unix(7)) has the effective user at the time of `connect(2)` on the side that accepts, and at the time of `listen(2)` on
-    /// the side that connects. Neither can be forged, and neither changes when the process does:
-    /// - A process that called `listen` and then dropped privileges is still seen as its former user, and so is one to which it passed the
-    ///   descriptor. Here no process passes on these sockets: exec closes them, and a forked child gives them up (`fork`). What remains is the
-    ///   process itself, which as the former user could have kept all that it is sent.
-    /// - A process that connects acts at that time as the user who is seen, even if it is setuid: it then runs for that user.
+    /// `SO_PEERCRED` (unix(7)) has the effective user at the time of `connect(2)` on the side that accepts, and at the time of `listen(2)`
+    /// on the side that connects. Neither can be forged, and neither changes when the process changes its user:
+    /// - A process that called `listen` and then dropped privileges is still seen as its former user, and so is a process to which it
+    ///   passed the descriptor. Here no process passes on these sockets: exec closes them, and so does a forked child (`fork`). Only the
+    ///   process itself remains, which as the former user could have kept everything that it is sent.
+    /// - A process that connects acts at that time as the user who is reported, even if it is setuid: it then runs for that user.
     ///
     /// A process without credentials belongs to no user.
     pub(super) fn authenticate(self, user: User) -> Result<Socket, ForeignProcess> {
@@ -147,7 +149,7 @@ impl Unknown {
     }
 }
 
-/// Returns true if other users are seen as `user` too. In a user namespace, users that it does not map are all seen as one
+/// Returns true if other users are also reported as `user`. In a user namespace, all users that it does not map are reported as one
 /// (user_namespaces(7), `overflowuid`).
 fn is_ambiguous(user: User) -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
@@ -157,22 +159,22 @@ fn is_ambiguous(user: User) -> bool {
 }
 
 impl Socket {
-    /// The process at the other end.
+    /// Returns the process id of the other end.
     pub(super) fn process(&self) -> i32 {
         self.process
     }
 
-    /// Sends a message with descriptors, without a wait.
+    /// Sends a message with descriptors, without waiting.
     pub(super) fn send(&self, message: &[u8; MESSAGE], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         scm_rights::send(self.socket.as_fd(), message, descriptors, libc::MSG_DONTWAIT).map(|_| ())
     }
 
-    /// The next message with its descriptors, without a wait; `UnexpectedEof` if the other end has closed.
+    /// Returns the next message with its descriptors, without waiting. Fails with `UnexpectedEof` if the other end has closed.
     pub(super) fn receive(&self) -> io::Result<([u8; MESSAGE], Vec<OwnedFd>)> {
         let mut message = [0; MESSAGE];
         let mut receive = || scm_rights::receive(self.socket.as_fd(), &mut message, libc::MSG_DONTWAIT);
         let (length, descriptors) = match receive() {
-            // It closed without reading all: the kernel reports that once, and then returns what it had sent.
+            // The other end closed without reading everything. The kernel reports that once, and then returns what was sent before.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => receive()?,
             received => received?,
         };
@@ -183,7 +185,7 @@ impl Socket {
         }
     }
 
-    /// Waits until a message or the end of the connection is there, or for so many ms.
+    /// Waits until a message arrives or the connection ends, but at most `most` ms.
     #[cfg(test)]
     pub(super) fn wait(&self, most: i32) -> bool {
         let mut watched = libc::pollfd { fd: self.as_raw_fd(), events: libc::POLLIN, revents: 0 };
@@ -198,7 +200,7 @@ impl AsRawFd for Socket {
     }
 }
 
-/// The address of an abstract name.
+/// Returns the address of an abstract name.
 fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     unix_address(format!("\0{name}").as_bytes())
 }

@@ -1,4 +1,4 @@
-//! Processes of one interface, played by the threads of one: dropping a process's part is its death.
+//! Tests with several processes of one interface, each represented by a thread. Dropping the state of a process simulates its end.
 
 mod other_user;
 
@@ -16,7 +16,6 @@ const LONG: Duration = Duration::from_secs(60);
 const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 const ID: u32 = 77;
 
-/// The messages that a process received.
 #[derive(Debug)]
 enum Told {
     Joined(u8, Arc<Member>),
@@ -55,7 +54,7 @@ impl Process {
         Self { siblings, told, member_rings }
     }
 
-    /// Hears of `count` siblings that come.
+    /// Waits until `count` siblings have joined.
     fn meets(&mut self, count: usize) {
         for _ in 0..count {
             match self.told.recv_timeout(LONG).unwrap() {
@@ -74,7 +73,7 @@ impl Process {
     }
 }
 
-/// A name for each test.
+/// Returns a different name for each test.
 fn name() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("ferroce/test/{}/{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
@@ -130,12 +129,12 @@ fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_doe
     assert_eq!(errno(other.claim(&claim(7471))), libc::EADDRINUSE);
     assert_eq!(errno(other.claim(&claim(7472))), 0);
     assert_eq!(errno(one.claim(&claim(7472))), libc::EADDRINUSE);
-    // The request is in the other's hands.
+    // The other process has the request.
     assert!(
         !one.answers_for(PEER, ID, 0x0106_0000 | 7472, at)
             && !other.answers_for(PEER, ID, 0x0106_0000 | 7471, at)
     );
-    // No sibling listens: exactly one answers for it.
+    // No sibling listens: exactly one process answers.
     let nobody = 0x0106_0000 | 7473;
     assert!(one.answers_for(PEER, ID, nobody, at) != other.answers_for(PEER, ID, nobody, at));
     other.release(&claim(7472));
@@ -145,7 +144,7 @@ fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_doe
             != other.answers_for(PEER, again, 0x0106_0000 | 7472, at)
     );
     assert_eq!(errno(one.claim(&claim(7472))), 0);
-    // Messages to a process's own identifiers are its own; a dead one's are answered by one.
+    // Messages to an identifier of a running process are for that process. Those to an ended one are answered by one process.
     assert!(
         !one.answers_to(PEER, notice(other.slot()).id) && other.answers_to(PEER, notice(other.slot()).id)
     );
@@ -188,7 +187,7 @@ fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
     let mut fourth = Process::new(&name);
     fourth.meets(2);
     for process in [&second, &third] {
-        // All of this step is over when its lock is free.
+        // The other thread has ended its step when the lock is free.
         process.siblings.meet();
     }
     let told = [&second, &third].map(|process| {
@@ -207,7 +206,7 @@ fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
     assert_eq!(errno(second.siblings.claim(&claim(2))), libc::EADDRINUSE);
 }
 
-/// The watching thread sleeps on the descriptors that it saw last: what another thread accepts must wake it.
+/// The watching thread waits for the descriptors that it last read. A thread that accepts a process must wake it.
 #[test]
 fn a_thread_that_accepts_a_process_has_it_watched() {
     let name = name();
@@ -223,7 +222,7 @@ fn a_thread_that_accepts_a_process_has_it_watched() {
     first.shared.changed.take().expect("the thread is to look again");
 }
 
-/// Processes of which the first is stopped: its thread does not run, and the kernel keeps what is sent to it.
+/// Starts two processes and stops the first: its thread does not run, and the kernel queues what is sent to it.
 fn with_stopped(name: &str) -> (Siblings, Process) {
     let stopped = Siblings::join_at(name.into()).unwrap();
     let theirs = name.to_owned();
@@ -247,12 +246,13 @@ fn a_new_process_joins_while_another_is_stopped_and_both_respect_each_other_s_se
     other.meets(1);
     assert_eq!(errno(newcomer.siblings.claim(&claim(1))), libc::EADDRINUSE);
     assert_eq!(errno(newcomer.siblings.claim(&claim(2))), 0);
-    // The stopped one goes on with a claim.
+    // The stopped process continues with a claim.
     assert_eq!(errno(stopped.claim(&claim(2))), libc::EADDRINUSE);
     assert_eq!(stopped.shared.lock().present().count(), 2);
 }
 
-/// More have come and gone meanwhile than there are slots: those are in front of the newcomer when the stopped one looks.
+/// Meanwhile, more processes have joined and left than there are slots. Their connections precede the newcomer's in the queue of the
+/// stopped process.
 #[test]
 fn a_stopped_process_that_goes_on_reads_each_hello_before_it_decides_a_claim() {
     let name = name();
@@ -267,7 +267,7 @@ fn a_stopped_process_that_goes_on_reads_each_hello_before_it_decides_a_claim() {
     drop(other);
 }
 
-/// The kernel closes the descriptors of a killed process one after the other: its name may be free before its pipe hangs up.
+/// The kernel closes the descriptors of a killed process one after the other. Its name may be free before its pipe hangs up.
 #[test]
 fn a_process_in_the_slot_of_one_that_is_ending_waits_for_its_end() {
     let name = name();
@@ -280,7 +280,7 @@ fn a_process_in_the_slot_of_one_that_is_ending_waits_for_its_end() {
     let hello = Message::Hello { slot }.to_bytes();
     ending.send(&hello, &[own.file(), event_fd.as_fd(), reader.as_fd()]).unwrap();
     there.meets(1);
-    // No other slot is free.
+    // Leaves no other slot free.
     let held: Vec<_> = (0..MEMBERS as u8).filter(|it| *it != slot).collect();
     let held: Vec<_> = held.iter().filter_map(|slot| Name::reserve(&slot_name(&name, *slot)).ok()).collect();
     let newcomer = std::thread::spawn(move || Siblings::join_at(name).map(|it| (it.slot(), it)));
@@ -295,7 +295,7 @@ fn a_process_in_the_slot_of_one_that_is_ending_waits_for_its_end() {
     drop(held);
 }
 
-/// One that has too many descriptors under way to introduce all others.
+/// The answering process has too many descriptors in flight to introduce all others.
 #[test]
 fn a_process_whose_introductions_end_early_is_asked_again() {
     let name = name();
@@ -315,7 +315,7 @@ fn a_process_whose_introductions_end_early_is_asked_again() {
         let Ok(unknown) = answering.accept() else { continue };
         let socket = unknown.authenticate(User::this()).unwrap();
         assert!(socket.wait(LONG.as_millis() as i32));
-        // The check of the user sends no hello.
+        // A connection that only checks the user sends no hello.
         if socket.receive().is_ok() {
             hellos += 1;
             joined(5, &own, &socket);
@@ -327,7 +327,7 @@ fn a_process_whose_introductions_end_early_is_asked_again() {
     assert_eq!(newcomer.join().unwrap().unwrap(), 2);
 }
 
-/// Nobody else has the stopped process's memory, and so none knows its services.
+/// No other process has the stopped process's memory, so none can read its services.
 #[test]
 fn a_join_fails_while_the_only_other_process_is_stopped_and_names_it() {
     let name = name();
@@ -349,7 +349,7 @@ fn a_stopped_process_holds_up_no_claim_and_keeps_its_own() {
     assert_eq!(errno(stopped.claim(&claim(2))), 0, "and the stopped one goes on");
 }
 
-/// The first in the order of slots answers at once, whether it runs or not: only the peer's repetition shows that it did not.
+/// The process with the lowest slot answers at once. If it is stopped, only the peer's repetition shows that it did not answer.
 #[test]
 fn a_message_that_belongs_to_none_is_answered_by_one_process_more_at_each_repetition() {
     let all: [Process; 3] = processes(&name());
@@ -370,7 +370,7 @@ fn a_message_that_belongs_to_none_is_answered_by_one_process_more_at_each_repeti
     assert_eq!(next, 1, "another request");
 }
 
-/// The shortest moment in which a process can be stopped, and still hold up what others claim.
+/// The process is stopped between its request for a claim and the decision.
 #[test]
 fn a_process_that_is_stopped_while_it_claims_has_the_service_and_holds_up_no_other_claim() {
     let (stopped, other) = with_stopped(&name());
@@ -428,7 +428,7 @@ fn a_new_process_has_a_slot_that_no_other_has() {
     assert_ne!(next.siblings.slot(), one.siblings.slot());
 }
 
-/// Sends frames of all lengths through a ring many times round, in bursts, and expects each, whole, in order.
+/// Sends frames of all lengths in bursts through a ring that wraps many times, and expects each one complete and in order.
 #[test]
 fn frames_reach_a_sibling_whole_and_in_order() {
     let name = name();
@@ -459,7 +459,8 @@ fn frames_reach_a_sibling_whole_and_in_order() {
     assert!(!other.member_rings.has_received());
 }
 
-/// A process that joins knows the others before their cores know it. A connection request that was dropped then would take seconds.
+/// A process that joins sends to the others before their cores have added it. If its connection request were dropped, the peer would repeat
+/// it only after seconds.
 #[test]
 fn frames_wait_for_a_sibling_that_has_not_met_their_sender() {
     let name = name();
@@ -495,7 +496,7 @@ fn a_sibling_that_takes_nothing_is_waited_for_and_then_passed_over() {
     );
 }
 
-/// A sibling may write any count, also one near the end of 64 bits: the next frames are taken across it.
+/// A sibling may write any count, including one near 2^64. Frames are received across the wrap.
 #[test]
 fn a_count_that_passes_its_end_stops_nothing() {
     let [one, mut other] = processes(&name());
@@ -517,7 +518,7 @@ fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
     assert_eq!(one.member_rings.push(to, &[1; 100], cc::Instant::ZERO), Pushed::Done);
     one.member_rings.publish();
     assert!(other.member_rings.has_received());
-    // The same slot, later, is another process's.
+    // From now on, another process has the slot.
     let identity = other.siblings.shared.own.head().identity();
     identity.store(identity.load(Ordering::Relaxed) ^ 2, Ordering::Relaxed);
     let known: Vec<_> = other.siblings.shared.lock().present().map(|(slot, _)| slot).collect();
@@ -559,7 +560,7 @@ fn frames_of_siblings_are_told_from_our_own_before_they_are_checked() {
     );
     assert_eq!(one.member_rings.target(&frame(theirs, write)), ProcessTarget::Sibling(theirs));
     assert_eq!(one.member_rings.target(&frame(ours, write)), ProcessTarget::Own);
-    // A direct response's number is a peer's.
+    // The QPN of a direct response is the peer's.
     let mut direct = frame(theirs, write);
     direct[42] = 0xc4;
     assert!(!one.member_rings.is_siblings(&direct));

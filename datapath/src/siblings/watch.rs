@@ -1,4 +1,4 @@
-//! The thread that watches the siblings, and what it does when they come and go.
+//! The thread that watches the siblings, and the actions when they join and end.
 
 use super::socket::Name;
 use super::{Member, Shared, State, disconnect_notices, slot_name};
@@ -8,17 +8,18 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The names that keep the slot of a dead process from new ones for a while, and its peers from a second disconnect notice.
+/// Two names that are reserved for a time after a process has ended. One keeps new processes from its slot. The other keeps its peers from
+/// receiving a second disconnect notice.
 pub(super) struct Quarantine {
     until: Instant,
     _names: [Option<Name>; 2],
 }
 
-/// Until the process takes no part any more.
+/// Watches the siblings until the process leaves the interface.
 pub(super) fn run(shared: &Shared) {
     let mut descriptors: Vec<RawFd> = Vec::new();
     loop {
-        // There is nothing to take unless another thread changed the descriptors.
+        // Fails if no other thread has changed the descriptors.
         let _ = shared.changed.take();
         let mut state = shared.lock();
         shared.step(&mut state);
@@ -35,12 +36,12 @@ pub(super) fn run(shared: &Shared) {
     }
 }
 
-/// Until one of the descriptors has news, or for so many ms, or for ever with -1; `true` if it is the first. A descriptor that is closed
-/// meanwhile may be that of another, which has no news.
+/// Waits until one of the descriptors is readable, or for `longest` ms; without limit if that is -1. Returns true if the first is readable.
+/// A descriptor may be closed meanwhile and its number reused, in which case the wait only ends early.
 pub(super) fn waits(descriptors: &[RawFd], longest: i32) -> bool {
     let watch = |&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let mut watched: Vec<_> = descriptors.iter().map(watch).collect();
-    // SAFETY: the array is as long as said.
+    // SAFETY: the array has the given length.
     unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, longest) };
     watched.first().is_none_or(|stop| stop.revents != 0)
 }
@@ -48,7 +49,7 @@ pub(super) fn waits(descriptors: &[RawFd], longest: i32) -> bool {
 impl Shared {
     /// Handles all that has arrived, without waiting for more.
     pub(super) fn step(&self, state: &mut State) {
-        // The dead first: their slots may be those of new ones.
+        // Ended processes first: their slots may be those of new ones.
         for slot in state.dead() {
             tracing::debug!("{}: the process in slot {slot} has ended", self.name);
             self.on_death(state, slot);
@@ -59,14 +60,14 @@ impl Shared {
         state.quarantined.retain(|rest| rest.until > now);
     }
 
-    /// A process has died. Of all that see it, the first informs its peers: no other has the name that is made of its identity, which no
-    /// process of another user knows.
+    /// Handles the end of a process. Of all processes that detect it, only the first informs the peers: it reserves a name made of the
+    /// identity of the ended process. No process of another user knows that identity.
     pub(super) fn on_death(&self, state: &mut State, slot: u8) {
         let Some(member) = state.members[usize::from(slot)].take() else { return };
         let rests = Name::reserve(&slot_name(&self.name, slot)).ok();
         let mut is_first = false;
         let mut informs = None;
-        // A process without a core sends nothing.
+        // A process without a core cannot send.
         if state.events.is_some() {
             let informed = Name::reserve(&format!("{}/{:016x}", self.name, member.identity));
             is_first = !matches!(&informed, Err(error) if error.kind() == ErrorKind::AddrInUse);
@@ -85,7 +86,7 @@ impl Shared {
 }
 
 impl State {
-    /// Returns the descriptors that have news when a process comes, answers or dies.
+    /// Returns the descriptors that become readable when a process joins, answers or ends.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         let lives = self.present().map(|(_, member)| member.life.as_raw_fd());
         self.introductions.descriptors().chain(lives)
@@ -100,7 +101,7 @@ impl State {
         }
     }
 
-    /// The slots of processes that have died.
+    /// Returns the slots of processes that have ended.
     fn dead(&self) -> Vec<u8> {
         self.present().filter(|(_, member)| !member.is_alive()).map(|(slot, _)| slot).collect()
     }

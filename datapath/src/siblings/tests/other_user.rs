@@ -1,5 +1,5 @@
-//! Another user of the machine at each step of the protocol. Credentials belong to a thread in the kernel (credentials(7)), so a thread plays
-//! the other user, and `SO_PEERCRED` shows it as it would show a process.
+//! Tests with another user of the machine at each step of the protocol. In the kernel, credentials belong to a thread (credentials(7)). So
+//! a thread represents the other user, and `SO_PEERCRED` reports it as it would report a process.
 
 use super::super::watch::waits;
 use super::*;
@@ -20,14 +20,14 @@ fn as_other_user<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) ->
     })
 }
 
-/// The other user's process, which listens at a name and checks nobody.
+/// The other user's process, which listens at a name and does not check users.
 struct Squatter {
     stop: Arc<EventFd>,
     thread: thread::JoinHandle<usize>,
 }
 
 impl Squatter {
-    /// Takes the name, and fails if any process sends anything there.
+    /// Listens at the name, and fails if any process sends anything there.
     fn start(name: &str) -> Self {
         let stop = Arc::new(EventFd::new(0).unwrap());
         let (name, until) = (name.to_owned(), stop.clone());
@@ -56,14 +56,14 @@ impl Squatter {
         Self { stop, thread }
     }
 
-    /// Gives the name up, and returns the number of connections to it.
+    /// Closes the listener, and returns the number of connections to it.
     fn end(self) -> usize {
         self.stop.signal();
         self.thread.join().unwrap()
     }
 }
 
-/// What a process sends to one of the other user that says hello at its name: messages, each with the number of its descriptors.
+/// Sends a hello of the other user to a name. Returns the messages that the process there answers, each with the number of its descriptors.
 fn hello_of_other_user(name: &str, slot: u8) -> Vec<(Option<Message>, usize)> {
     let name = name.to_owned();
     let hello = move || {
@@ -71,7 +71,7 @@ fn hello_of_other_user(name: &str, slot: u8) -> Vec<(Option<Message>, usize)> {
         let event_fd = EventFd::new(libc::EFD_NONBLOCK).unwrap();
         let (reader, _writer) = io::pipe().unwrap();
         let socket = Unknown::connect(&name).unwrap().authenticate(ROOT).unwrap();
-        // It may be closed by now.
+        // The connection may be closed by now.
         let _ =
             socket.send(&Message::Hello { slot }.to_bytes(), &[own.file(), event_fd.as_fd(), reader.as_fd()]);
         let mut received = Vec::new();
@@ -91,7 +91,7 @@ fn hello_of_other_user(name: &str, slot: u8) -> Vec<(Option<Message>, usize)> {
     as_other_user(hello).join().unwrap()
 }
 
-/// Checks that `error` names the other user's process, which here is this one, and a remedy.
+/// Checks that `error` contains the other user's process id, which here is this process's, and a remedy.
 fn names_other_user(error: &dyn std::error::Error) {
     let text = error.to_string();
     let process = format!("(process {})", std::process::id());
@@ -102,7 +102,7 @@ fn names_other_user(error: &dyn std::error::Error) {
     }
 }
 
-/// Takes part and knows `others`.
+/// Joins and waits until it knows `others` processes.
 fn newcomer(name: &str, others: usize) -> Process {
     let mut newcomer = Process::new(name);
     newcomer.meets(others);
@@ -114,7 +114,7 @@ fn another_user_with_a_dead_process_s_name_receives_nothing_and_holds_up_nobody(
     let name = name();
     let [first, mut second, mut third] = processes(&name);
     let gone = first.siblings.slot();
-    // The two see the death only when the other user has the name.
+    // The two detect the end only after the other user has the name.
     let stopped = [&second, &third].map(|process| process.siblings.shared.lock());
     drop(first);
     let squatter = Squatter::start(&slot_name(&name, gone));
@@ -128,7 +128,8 @@ fn another_user_with_a_dead_process_s_name_receives_nothing_and_holds_up_nobody(
     assert!(squatter.end() >= 1, "the new process connected");
 }
 
-/// The kernel does not say whose a name is at which no process listens, and queues no more connections than its process wants.
+/// The kernel does not report the owner of a name at which no process listens. It queues no more connections than the listening process
+/// allows.
 #[test]
 fn names_that_a_silent_process_of_another_user_has_hold_up_nobody_who_is_introduced() {
     let name = name();
@@ -145,7 +146,7 @@ fn names_that_a_silent_process_of_another_user_has_hold_up_nobody_who_is_introdu
     let taken = as_other_user(take).join().unwrap();
     newcomer(&name, 1);
     drop(first);
-    // Nobody introduces it, and the process with the full queue may be of this user.
+    // No process introduces it, and the process with the full queue may be of this user.
     let why = Siblings::join_within(name.clone(), Duration::ZERO).unwrap_err();
     assert!(matches!(&why, JoinError::Name { name: full } if full.starts_with(&name)), "{why}");
     drop(taken);
@@ -201,8 +202,8 @@ fn a_process_without_a_free_slot_says_how_to_find_who_has_them() {
     Siblings::join_at(name).unwrap();
 }
 
-/// A daemon that joined as root and then dropped its privileges has the memory of root's processes. It introduces none of them to processes of
-/// its new user, and still takes in those of root.
+/// A daemon that joined as root and then dropped its privileges has the memory of root's processes. It introduces none of them to processes
+/// of its new user, and still accepts those of root.
 #[test]
 fn a_process_that_changed_its_user_belongs_to_the_former_user() {
     let name = name();

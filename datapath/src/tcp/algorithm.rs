@@ -26,7 +26,7 @@ pub struct Flow {
     pub local: SocketAddrV4,
     /// Remote address.
     pub remote: SocketAddrV4,
-    /// When it was established, or data was last acknowledged, in ns of CLOCK_MONOTONIC.
+    /// Time at which the flow was established, or data was last acknowledged, in ns of CLOCK_MONOTONIC.
     pub touched: u64,
     /// The first unacknowledged sequence number.
     pub acknowledged: u32,
@@ -112,7 +112,7 @@ struct LeaseEntry {
 // SAFETY: two u32 and a u64 leave no padding, and any bytes are valid.
 unsafe impl Plain for LeaseEntry {}
 
-/// A congestion control algorithm of a network namespace. Dropping it unregisters it: flows that use it keep it, and follow CUBIC from then
+/// A congestion control algorithm of a network namespace. Dropping it unregisters it. Flows that use it keep it, and follow CUBIC from then
 /// on.
 #[derive(Debug)]
 pub struct Algorithm {
@@ -125,7 +125,7 @@ pub struct Algorithm {
 }
 
 impl Algorithm {
-    /// Returns the algorithm's name in the calling thread's network namespace. It is the same for every process that paces that namespace.
+    /// Returns the algorithm's name in the calling thread's network namespace. Every process that paces that namespace uses this name.
     ///
     /// # Errors
     /// Returns the error of reading `/proc`.
@@ -200,7 +200,7 @@ impl Algorithm {
         Ok(self.keys.iter().zip(&self.reports).take(count).map(|(key, report)| Flow::new(key, report)))
     }
 
-    /// Returns the flow between these addresses, if it uses the algorithm. A connection does so from its establishment until it is closed,
+    /// Returns the flow between these addresses, if it uses the algorithm. A connection uses it from its establishment until it is closed,
     /// on the sending and on the receiving side.
     ///
     /// # Errors
@@ -210,14 +210,14 @@ impl Algorithm {
         Ok(self.flows.get(&key)?.map(|report| Flow::new(&key, &report)))
     }
 
-    /// Applies a lease to a flow, from its next acknowledgement on.
+    /// Applies a lease to a flow, starting with its next acknowledgement.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub fn lease(&self, flow: &Flow, lease: Lease) -> io::Result<()> {
         let key = Key::new(flow.local, flow.remote);
         let entry = LeaseEntry {
-            // All ones means unlimited; a rate that does not fit becomes that too.
+            // All ones means unlimited, also for a rate that does not fit.
             bytes_per_second: u32::try_from(lease.rate.as_bps() / 8).unwrap_or(u32::MAX).max(1),
             window: lease.window.max(1),
             until: lease.until,

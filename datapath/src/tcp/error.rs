@@ -5,7 +5,7 @@ use thiserror::Error;
 
 const NEEDS: &str = "CAP_BPF,CAP_PERFMON,CAP_NET_ADMIN,CAP_NET_RAW";
 
-/// Why TCP cannot be paced here, with the remedy.
+/// Reasons why TCP cannot be paced here, with the remedy.
 #[derive(Debug, Error)]
 #[allow(missing_docs)]
 pub enum TcpError {

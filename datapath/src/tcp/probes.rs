@@ -13,7 +13,7 @@ use std::time::Duration;
 const NEXT: i32 = -1;
 const DROP: i32 = 2;
 
-/// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`: no copies of packets that this host sends.
+/// `PACKET_IGNORE_OUTGOING` of `linux/if_packet.h`: the socket receives no copies of packets that this host sends.
 const IGNORE_OUTGOING: libc::c_int = 23;
 
 /// The sockets for probes on one interface. While they are open, the kernel's TCP does not receive probes or their answers.
@@ -83,10 +83,10 @@ impl Probes {
         if ready < 0 && error.kind() != io::ErrorKind::Interrupted { Err(error) } else { Ok(()) }
     }
 
-    /// Returns the next received packet; `None` if it is malformed.
+    /// Returns the next received packet, or `None` if it is malformed.
     ///
     /// # Errors
-    /// Returns [`io::ErrorKind::WouldBlock`] if no packet waits, otherwise the kernel's error, for example if the interface is down.
+    /// Returns [`io::ErrorKind::WouldBlock`] if no packet is queued, otherwise the kernel's error, for example if the interface is down.
     pub fn receive(&self) -> io::Result<Option<TcpArrival>> {
         let mut packet = [0; TCP_PROBE_LENGTH];
         // SAFETY: all-zero bytes are a valid sockaddr_ll.
@@ -127,7 +127,8 @@ fn out(index: u32) -> io::Result<OwnedFd> {
     Ok(out)
 }
 
-/// Opens a packet socket whose packets begin with the IP header. Attaches the filter before binding, so that it receives nothing else.
+/// Opens a packet socket whose packets begin with the IP header. Attaches the filter before binding, so that the socket receives nothing
+/// else.
 fn arrived(index: u32, numbers: Numbers) -> io::Result<OwnedFd> {
     let arrived = socket(libc::AF_PACKET, libc::SOCK_DGRAM, 0)?;
     socket_option::set(&arrived, libc::SOL_PACKET, IGNORE_OUTGOING, &1_i32)?;

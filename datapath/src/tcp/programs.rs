@@ -47,7 +47,7 @@ const CUBIC: [&str; 6] = [
 ];
 
 impl Kernel {
-    /// Looks them up in the kernel's BTF. Returns the missing name as the error.
+    /// Looks up the offsets and ids in the kernel's BTF. Returns the missing name as the error.
     pub(super) fn find(btf: &Btf) -> Result<Self, &'static str> {
         let place = |structure: &'static str, member: &'static str| {
             let (id, _) = btf.structure(structure).ok_or(structure)?;
@@ -91,7 +91,7 @@ impl Kernel {
         ]
     }
 
-    /// Begins a flow, and reports it to user space before it sends anything.
+    /// Initialises a flow, and reports it to user space before it sends anything.
     fn init(&self, flows: i32) -> Vec<Instruction> {
         let mut asm = Assembler::default();
         asm.load_double(R6, R1, 0);
@@ -136,7 +136,7 @@ impl Kernel {
         asm.finish()
     }
 
-    /// Ends a flow: deletes its entries by the key that it had at the beginning.
+    /// Ends a flow: deletes its entries by the key that was stored at its start.
     fn release(&self, maps: [i32; 2]) -> Vec<Instruction> {
         let mut asm = Assembler::default();
         asm.load_double(R6, R1, 0);

@@ -1,4 +1,4 @@
-//! Calls from threads and processes that are ending, whose thread-local storage is already destroyed.
+//! Tests of calls from threads and processes that are ending, whose thread-local storage has already been destroyed.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn start(ring: &str, progress: Progress) -> Engine {
     unsafe { Engine::start(port, &config).unwrap() }
 }
 
-/// Calls the core ten times, and returns how many calls succeeded. Each call takes a while, so that the caller must wait.
+/// Calls the core ten times, and returns the number of successful calls. Each call is slow, so that the caller must wait.
 fn uses(engine: &Engine) -> usize {
     let slow = |_: &mut _, now| {
         (0..1000).for_each(|_| std::thread::yield_now());

@@ -1,4 +1,4 @@
-//! Tests what a forked process inherits of its parent's device.
+//! Tests which resources of its parent's device a forked process inherits.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn start(interface: &str, progress: Progress) -> Engine {
     engine
 }
 
-/// A forked process. It runs `body`, reports whether that panicked, and waits for a message before it ends.
+/// A forked process. It runs `body`, reports whether `body` panicked, and waits for a message before it ends.
 struct Child {
     id: libc::pid_t,
     end: PipeWriter,
@@ -54,7 +54,7 @@ impl Child {
     }
 
     fn ends(mut self) {
-        // Not by closing the pipe, because later children have it too.
+        // Closing the pipe would not end the child, because later children have it too.
         self.end.write_all(&[0]).unwrap();
         let mut status = 0;
         // SAFETY: waits for a child of this process, and there is room for its status.
@@ -96,7 +96,7 @@ fn a_child_inherits_no_device() {
         let engine = inherited.take().unwrap();
         engine.call(|_, _| ()).expect("the parent's core goes on");
         drop(engine);
-        // Both children are alive, so sockets that they had inherited would be listed.
+        // Both children are running, so sockets that they had inherited would be listed.
         assert_eq!(packet_sockets(), 0, "{mode:?}");
         UdpSocket::bind("10.9.0.1:4791").expect("the kernel has RoCEv2's port again");
         for child in [ignores, closes] {

@@ -1,4 +1,4 @@
-//! A process forked from one with a device opens a device of its own.
+//! Tests that a process forked from one with a device can open its own device.
 
 mod common;
 

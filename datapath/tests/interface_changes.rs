@@ -1,4 +1,4 @@
-//! The engine of a port whose Linux interface changes. Runs as root, in a network namespace of its own.
+//! Tests of the engine of a port whose Linux interface changes. Runs as root, in its own network namespace.
 
 mod common;
 
@@ -8,7 +8,7 @@ use roce::wire::Mtu;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-/// Starts an engine on the interface `change0`, and subscribes to all events but those of the link.
+/// Starts an engine on the interface `change0`, and subscribes to all events except those of the link.
 fn start(progress: Progress) -> (Engine, Arc<EventQueue>) {
     let port = open("change0");
     let config = core_config(&port, "10.9.0.1/24", progress);
@@ -20,7 +20,7 @@ fn start(progress: Progress) -> (Engine, Arc<EventQueue>) {
     (engine, events)
 }
 
-/// Returns the addresses of the GID table but for the first, which is made from the Ethernet address.
+/// Returns the addresses of the GID table except the first, which is derived from the Ethernet address.
 fn addresses(engine: &Engine) -> Vec<(usize, String)> {
     engine.gids().entries().skip(1).map(|(index, gid)| (index, gid.to_string())).collect()
 }

@@ -1,4 +1,4 @@
-//! Ports that need no network interface and no privilege: rings, null, capture files, memif.
+//! Tests of ports that need no network interface and no privilege: rings, null, capture files, memif.
 
 mod common;
 
@@ -42,7 +42,7 @@ fn a_ring_returns_its_frames() {
     assert_eq!(port.buffers_in_use(), 0, "every buffer is back in the pool");
 }
 
-/// With few frames in flight, a port uses few buffers, however many its pool has, so that they stay in the CPU's caches.
+/// With few frames in flight, a port uses few buffers, whatever the size of its pool, so that they stay in the CPU's caches.
 #[test]
 fn the_buffer_freed_last_is_allocated_first() {
     let mut port = open("ring:last");
@@ -79,7 +79,7 @@ fn a_full_ring_leaves_the_rest_in_order() {
         }
         port.transmit(&mut left);
     }
-    // A ring of 64 slots holds 63 frames: the 64th is the first one left, and 31 more follow it.
+    // A ring of 64 slots has room for 63 frames. The 64th is the first one left, and 31 more follow it.
     assert_eq!(left.len(), 32);
     assert_eq!(left[0][59], 59_u8.wrapping_mul(7).wrapping_add(63));
 }

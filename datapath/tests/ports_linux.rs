@@ -1,4 +1,4 @@
-//! Ports on Linux interfaces: AF_PACKET on a veth pair, taps on a bridge. Runs as root, in a network namespace of its own.
+//! Tests of ports on Linux interfaces: AF_PACKET on a veth pair, taps on a bridge. Runs as root, in its own network namespace.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
+/// Runs the tests one at a time, because the `ip` that one test starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -125,7 +125,7 @@ fn an_interface_port_fits_the_memory_limit_of_a_container() {
 }
 
 /// Two ports of one process have the same process id, as processes in two containers may. With the driver's fan-out group, the kernel would
-/// pass each frame to only one of them.
+/// deliver each frame to only one of them.
 #[test]
 fn ports_that_share_an_interface_take_every_frame_each() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Ports through packet sockets with large datagrams, on a veth pair. Runs as root, in a network namespace of its own.
+//! Tests of ports on packet sockets with large datagrams, on a veth pair. Runs as root, in its own network namespace.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Turns of a poll loop after which a frame is considered lost.
 const TURNS: u64 = 2_000_000;
 
-/// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
+/// Runs the tests one at a time, because the `ip` that one test starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn pair(mtu: u16) -> MutexGuard<'static, ()> {
@@ -70,7 +70,7 @@ fn burst(from: &mut Port, path: &Path, payloads: &[usize]) -> Burst<Mbuf> {
     payloads.iter().zip(1..).map(|(payload, number)| packet(from, path, number, 7, *payload)).collect()
 }
 
-/// Returns how many packets `dpdk0` sent according to the kernel, which counts a large datagram as one.
+/// Returns the number of packets that `dpdk0` has sent according to the kernel, which counts a large datagram as one.
 fn datagrams() -> u64 {
     let text = run("ip", "-s link show dpdk0");
     let mut lines = text.lines().skip_while(|line| !line.contains("TX:")).skip(1);
@@ -133,7 +133,7 @@ fn a_device_that_cannot_cut_datagrams_leaves_it_to_the_kernel() {
     let path = path(&one, &other, V4);
     let frames = burst(&mut one, &path, &[1024; BURST]);
     expect_carried(&mut one, &mut other, frames);
-    // While the ports are open.
+    // Changed while the ports are open.
     run("ethtool", "-K dpdk0 tx-udp-segmentation off");
     for checksums in ["on", "off"] {
         run("ethtool", &format!("-K dpdk0 tx {checksums}"));

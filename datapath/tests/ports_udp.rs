@@ -1,4 +1,4 @@
-//! Ports on UDP sockets, on a veth pair between two network namespaces. Runs as root, which makes the namespaces.
+//! Tests of ports on UDP sockets, on a veth pair between two network namespaces. Runs as root, which creates the namespaces.
 
 mod common;
 
@@ -16,10 +16,10 @@ const TURNS: u64 = 2_000_000;
 const V4: [&str; 2] = ["10.0.0.1", "10.0.0.2"];
 const V6: [&str; 2] = ["fd00::1", "fd00::2"];
 
-/// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
+/// Runs the tests one at a time, because the `ip` that one test starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Two ports: `udp:dpdk0` here, and another on the other end of the pair, in a namespace of its own.
+/// Two ports: `udp:dpdk0` in this namespace, and another on the other end of the pair, in its own namespace.
 struct Pair {
     one: Port,
     other: Port,
@@ -32,7 +32,7 @@ fn ends(name: &str, [v4, v6]: [&str; 2]) {
     ip(&format!("link set {name} up"));
 }
 
-/// Makes the pair of interfaces. `other` is the name of the other port.
+/// Creates the pair of interfaces. `other` is the name of the other port.
 fn pair(other: &'static str) -> Pair {
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     own_network();
@@ -61,8 +61,8 @@ impl Pair {
         Path { traffic_class: 0x6a, hop_limit: 9, ..path }
     }
 
-    /// Sends a burst, and checks that it arrives in order: all but the Ethernet addresses, the source port and the identification is the same,
-    /// and every ICRC is right.
+    /// Sends a burst, and checks that it arrives in order. Everything except the Ethernet addresses, the source port and the identification
+    /// must be unchanged, and every ICRC valid.
     fn expect_carried(&mut self, mut out: Burst<Mbuf>) {
         let parts = |frame: &[u8]| {
             let frame = wire::parse(frame).expect("its checksums are right");

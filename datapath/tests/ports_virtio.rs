@@ -1,4 +1,4 @@
-//! Both ends of a vhost-user socket. A separate program, because memif's tests keep DPDK's interrupt thread busy.
+//! Tests of both ends of a vhost-user socket. A separate program, because memif's tests keep DPDK's interrupt thread busy.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn vhost_user_carries_jumbo_frames_both_ways() {
     std::fs::create_dir_all(&directory).unwrap();
     let spec = format!("virtio:{}", directory.join("x.sock").display());
     assert!(refusal(&format!("{spec},client"), &small()).contains("start the server first"));
-    // A server that died leaves its socket behind.
+    // A server process that has ended leaves its socket file behind.
     drop(std::os::unix::net::UnixListener::bind(directory.join("x.sock")));
     let (mut server, mut client) = (open(&spec), open(&spec));
     assert_eq!([&server, &client].map(|port| port.info().driver.as_str()), ["net_vhost", "net_virtio_user"]);

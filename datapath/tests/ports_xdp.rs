@@ -1,4 +1,4 @@
-//! Ports through AF_XDP on veth pairs. Runs as root, in a network namespace of its own.
+//! Tests of ports on AF_XDP, on veth pairs. Runs as root, in its own network namespace.
 
 mod common;
 
@@ -9,7 +9,7 @@ use roce::wire::Mtu;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Runs the tests one at a time, because the `ip` that one starts would inherit the descriptors that another closes.
+/// Runs the tests one at a time, because the `ip` that one test starts would inherit the descriptors that another closes.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {

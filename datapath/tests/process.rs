@@ -59,8 +59,8 @@ fn devices() -> Devices {
     Devices { _engines: engines, _ports: [server, client, vhost], directory }
 }
 
-/// Kernel names of the threads that run this file's tests, and of those that they start. Such threads start at any time, and stay listed
-/// for a moment after they end.
+/// Kernel names of the threads that run this file's tests, and of those that they start. Such threads start at any time, and remain listed
+/// for a short time after they end.
 const TESTS: [&str; 2] = ["no_thread_of_ou", "a_program_that_"];
 
 /// Returns the process's threads by id, except those of tests, with their names and blocked signals.

@@ -1,4 +1,4 @@
-//! A program that starts DPDK itself, as SPDK does with Debian's shared libraries, and opens a port in the same environment.
+//! Tests a program that starts DPDK itself, as SPDK does with Debian's shared libraries, and opens a port in the same environment.
 
 mod common;
 

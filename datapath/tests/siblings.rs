@@ -1,4 +1,4 @@
-//! Processes that share an interface, with real processes: killed and stopped ones, other users, other network namespaces.
+//! Tests of siblings with real processes: killed and stopped ones, other users, other network namespaces.
 
 mod common;
 
@@ -32,13 +32,13 @@ fn join(interface: u32) -> Siblings {
     siblings
 }
 
-/// The variable that passes the interface and the port to claim to a process that [`Process::start`] starts.
+/// The environment variable that passes the interface and the port to claim to a process that [`Process::start`] starts.
 const CHILD: &str = "FERROCE_SIBLING";
 const CLAIMED: &str = "claimed";
 
 /// A process that joins an interface, claims a service, and keeps it until it is killed.
 ///
-/// It is started as a program, because the child of a process with threads would inherit locks that are never released.
+/// It is started as a program, because the forked child of a process with threads would inherit locks that are never released.
 struct Process(Child);
 
 impl Process {
@@ -67,7 +67,7 @@ impl Process {
     }
 }
 
-/// Does nothing unless [`Process::start`] started it.
+/// Does nothing unless [`Process::start`] started this process.
 #[test]
 fn child() {
     let Ok(wanted) = std::env::var(CHILD) else { return };
@@ -119,7 +119,7 @@ fn a_stopped_process_holds_up_no_claim_of_the_others() {
     third.kill();
 }
 
-/// Each of three processes in turn is stopped while new ones come, claim and go.
+/// Each of three processes in turn is stopped while new ones join, claim and end.
 #[test]
 fn a_stopped_process_holds_up_no_new_one() {
     own_network();
@@ -137,7 +137,7 @@ fn a_stopped_process_holds_up_no_new_one() {
     there.into_iter().for_each(Process::kill);
 }
 
-/// Nothing, unless [`processes_of_an_ordinary_user_that_start_at_once_all_join`] started it.
+/// Does nothing unless [`processes_of_an_ordinary_user_that_start_at_once_all_join`] started this process.
 #[test]
 fn crowd_child() {
     if std::env::var_os(CHILD).is_none() {
@@ -156,7 +156,7 @@ fn crowd_child() {
     let _ = go.read(&mut [0]);
 }
 
-/// Linux lets an ordinary user have no more descriptors under way in messages than open files.
+/// Linux limits the descriptors in flight of an ordinary user to the limit on its open files.
 #[test]
 fn processes_of_an_ordinary_user_that_start_at_once_all_join() {
     own_network();
@@ -198,7 +198,7 @@ fn another_user_is_refused_in_one_line_with_the_user_and_a_remedy() {
     first.claim(&claim(1)).unwrap();
 }
 
-/// Does nothing unless [`a_small_file_size_limit_is_named_and_ends_no_process`] started it.
+/// Does nothing unless [`a_small_file_size_limit_is_named_and_ends_no_process`] started this process.
 #[test]
 fn limited_child() {
     if std::env::var_os(CHILD).is_some() {
@@ -264,7 +264,7 @@ fn carry(from: &Engine, to: &Engine, mac: roce::wire::Mac, byte: u8) -> bool {
     })
 }
 
-/// An interface of this name for tests, with an address.
+/// Creates an interface of this name, with an address.
 fn interface(name: &str) -> Interface {
     ip(&format!("link add {name} mtu 4200 type veth peer name {name}p"));
     ip(&format!("addr add 10.9.0.1/24 dev {name}"));
@@ -285,7 +285,7 @@ fn frames_pass_between_processes_while_a_third_is_stopped() {
     }
     let [one, other] = &engines;
     third.signal(libc::SIGSTOP);
-    // More than its ring has room for.
+    // More frames than its ring has room for.
     for byte in 0..2000 {
         assert!(carry(one, other, mac, byte as u8), "{byte}");
     }

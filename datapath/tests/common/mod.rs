@@ -56,7 +56,7 @@ pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig
     }
 }
 
-/// Returns a broadcast frame of `len` bytes with the EtherType for local experiments, whose contents depend on `seed`.
+/// Returns a broadcast frame of `len` bytes with the EtherType for local experiments. Its contents depend on `seed`.
 pub fn frame(port: &mut Port, len: usize, seed: u8) -> Mbuf {
     let mac = port.info().mac.0;
     let mut frame = port.alloc().expect("a buffer is free");
@@ -105,7 +105,6 @@ pub fn own_network() {
     assert_eq!(result, 0, "these tests make a network namespace, so they run as root: {why}");
 }
 
-/// Runs `ip` with these arguments in this thread's network namespace.
 pub fn ip(words: &str) {
     let done = Command::new("ip").args(words.split_whitespace()).output().expect("`ip` is there (iproute2)");
     assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));
@@ -131,7 +130,7 @@ pub fn refusal(spec: &str, config: &PortConfig) -> String {
     }
 }
 
-/// Returns a datagram with `payload` bytes, each the lower half of the identification.
+/// Returns a datagram with `payload` bytes, each of which is the lower byte of the identification.
 pub fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, payload: usize) -> Mbuf {
     let bth = Bth::new(Qpn::new(qpn), Psn::new(identification.into()));
     let header = Header::Datagram { bth, queue_key: 1, source: Qpn::new(1), immediate: None };

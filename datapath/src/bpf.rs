@@ -1,7 +1,7 @@
 //! An assembler for eBPF programs: instructions, and forward jumps to labels.
 //!
-//! Used for the filter that drops RoCEv2 packets before the kernel's IP layer, for the XDP program of AF_XDP ports, and for the TCP
-//! congestion control programs.
+//! Used for the filter that drops RoCEv2 packets before the kernel's IP layer, the XDP program of AF_XDP ports, and the TCP congestion
+//! control programs.
 
 pub(crate) mod btf;
 pub(crate) mod call;

@@ -61,7 +61,8 @@ pub(crate) fn start(
         if child < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: waits for the process just created, which no other wait of this process returns. Nothing is to be learned from its status.
+        // SAFETY: waits for the process just created, which no other wait of this process returns. Nothing is to be learned from its
+        // status.
         unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::__WCLONE) };
         match order.failed.load(Ordering::Relaxed) {
             0 => Ok(()),

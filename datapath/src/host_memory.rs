@@ -33,7 +33,7 @@ impl HostMemory {
     /// Creates the access to this process's memory.
     ///
     /// # Safety
-    /// The caller must pass only slices of an endpoint whose regions are valid for reads and writes of their whole length until they are
+    /// The caller must pass only slices of an endpoint. Its regions must be valid for reads and writes of their whole length until they are
     /// deregistered from that endpoint. On x86-64 and arm64 their addresses may also become unmapped, as long as no memory other than
     /// registered memory is mapped there.
     #[must_use]
@@ -97,8 +97,8 @@ impl Memory for HostMemory {
     }
 }
 
-/// Copies a packet's payload to registered memory. A program that polls the memory sees packets in order, and the last byte or last aligned
-/// word of each after its other bytes, as with a PCIe NIC.
+/// Copies a packet's payload to registered memory. A program that polls the memory sees packets in order. It sees the last byte or last
+/// aligned word of each packet after its other bytes, as with a PCIe NIC.
 ///
 /// # Safety
 /// As [`copy_in`].

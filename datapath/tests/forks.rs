@@ -63,7 +63,6 @@ impl Child {
     }
 }
 
-/// Returns the number of packet sockets in this thread's network namespace.
 fn packet_sockets() -> usize {
     std::fs::read_to_string("/proc/thread-self/net/packet").unwrap().lines().count() - 1
 }

@@ -305,7 +305,7 @@ unsafe fn opens<T>(command: libc::c_long, request: &T) -> io::Result<OwnedFd> {
 }
 
 /// # Safety
-/// The caller must pass a `request` of `size_of::<T>()` readable bytes, writable if `command` writes results to it, and every pointer in it
+/// The caller must pass a `request` of `size_of::<T>()` readable bytes, writable if `command` writes results to it. Every pointer in it
 /// must be valid for the call.
 unsafe fn call<T>(command: libc::c_long, request: *mut T) -> io::Result<libc::c_long> {
     // SAFETY: the caller vouches for the request.

@@ -30,8 +30,8 @@ pub(super) fn memif_buffer(max_frame: usize) -> usize {
 /// Features that the virtio-user driver requests: packed rings, and one buffer for each frame, with room for the largest.
 const VIRTIO_FEATURES: &str = "packed_vq=1,mrg_rxbuf=0,in_order=1";
 
-/// Returns the driver of `spec` and its arguments. `connection` is the driver's role and its memif or vhost-user socket. Rings are created by
-/// a call, and PCI devices already have a name.
+/// Returns the driver of `spec` and its arguments. `connection` is the driver's role and its memif or vhost-user socket. Rings are created
+/// by a call, and PCI devices already have a name.
 pub(super) fn devargs(
     spec: &PortSpec,
     connection: Option<&(SocketRole, String)>,

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Buffers in the cache of each registered thread; DPDK allows up to 512.
 const CACHE: u32 = 256;
 const ANY_SOCKET: i32 = -1;
-/// The mempool driver: a lock-free stack, which reuses the last freed buffer first. With a ring, if another core frees the buffers that
-/// this one sends (two ports in one process), a queue would cycle through all buffers, 40 MB or more. The CPU's caches would then contain
-/// none of them.
+/// The mempool driver: a lock-free stack, which reuses the last freed buffer first. With two ports in one process, another core may free
+/// the buffers that this one sends. With a ring, a queue would then cycle through all buffers, 40 MB or more, and the CPU's caches would
+/// contain none of them.
 const ORDER: &CStr = c"lf_stack";
 /// Debian's packages of the mempool drivers. DPDK creates each pool with the ring driver first.
 const DRIVERS: &str = "librte-mempool-stack23 and librte-mempool-ring23";

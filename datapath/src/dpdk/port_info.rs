@@ -14,7 +14,7 @@ pub struct PortConfig {
     pub mtu: Option<u16>,
     /// Buffers in the port's pool. Each queued frame occupies one.
     pub buffers: u32,
-    /// Slots of each ring between the port and the link, if the driver lets the user choose.
+    /// Slots of each ring between the port and the link, if the driver allows a choice.
     pub ring_slots: u16,
     /// Whether the port receives frames for all addresses, as a switch does.
     pub promiscuous: bool,

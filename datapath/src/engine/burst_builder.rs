@@ -33,7 +33,6 @@ pub(super) struct BurstBuilder<'a, P: PacketIo> {
     pub(super) discarded: usize,
     /// Frames written.
     pub(super) filled: usize,
-    /// Whether the port's pool had no buffer.
     pub(super) no_buffer: bool,
     /// Whether the port did not accept all frames of the previous burst.
     pub(super) is_backed_up: bool,
@@ -102,7 +101,6 @@ impl<P: PacketIo> Outbox for BurstBuilder<'_, P> {
 }
 
 impl<P: PacketIo> BurstBuilder<'_, P> {
-    /// Adds a complete frame to its burst.
     #[inline(always)]
     fn add_frame(&mut self, buffer: P::Buf) {
         if buffer.starts_with(&self.mac.0) {
@@ -163,8 +161,8 @@ impl<P: PacketIo> BurstBuilder<'_, P> {
         }
     }
 
-    /// Delivers a copy of a frame to a multicast group to this process and to others of the interface, because most ports do not loop back
-    /// such frames. The copy is lost if no buffer is free, as on a congested network.
+    /// Delivers a copy of a frame to a multicast group to this process and to others of the interface. Most ports do not loop back such
+    /// frames. The copy is lost if no buffer is free, as on a congested network.
     #[cold]
     fn copy_locally(&mut self, frame: &P::Buf) {
         let is_wanted = match roce::wire::destination(frame) {

@@ -90,7 +90,6 @@ impl<P: PacketIo> MainCore<P> {
         }
     }
 
-    /// Refills the rings of empty buffers from which worker cores send.
     fn refill(&mut self) {
         for worker in self.rings.iter_mut().filter(|worker| worker.empty.slots() >= BURST) {
             for _ in 0..BURST {
@@ -179,7 +178,6 @@ impl<P: PacketIo> MainCore<P> {
             || self.may_misdirect && self.rings.iter().any(|worker| !worker.misdirected.is_empty())
     }
 
-    /// Returns the next frame that a worker core sends.
     fn next_outgoing(&mut self) -> Option<P::Buf> {
         for _ in 0..self.rings.len() {
             if let Ok(frame) = self.rings[self.first].outgoing.pop() {
@@ -453,7 +451,6 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Returns true if the port receives every frame that it sends.
     pub(super) fn loops_back(&self) -> bool {
         match self {
             Self::Single(port) => port.loops_back(),
@@ -500,7 +497,6 @@ impl<P: PacketIo> PortAccess<P> {
         matches!(self, Self::Worker(worker) if worker.queue.as_ref().is_some_and(P::misdirects))
     }
 
-    /// Returns true if this is core 0 of several.
     #[inline(always)]
     pub(super) fn is_main(&self) -> bool {
         matches!(self, Self::Main(_))
@@ -516,8 +512,8 @@ impl<P: PacketIo> PortAccess<P> {
         }
     }
 
-    /// Returns the processes of the interface whose rings are full. `held` is the set that core 0 determined; worker cores read it from the
-    /// group.
+    /// Returns the processes of the interface whose rings are full, a bit for each. Core 0 publishes `held`, its own set. Worker cores read
+    /// that set.
     pub(super) fn share_full(&self, held: u64) -> u64 {
         match self {
             Self::Single(_) => held,

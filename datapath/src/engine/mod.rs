@@ -1,8 +1,8 @@
 //! The poll-mode cores of a port, and the rings between cores and applications.
 //!
 //! A core owns its endpoint exclusively, and core 0 also owns the port and its neighbours; for ports with several cores see the module
-//! `core_group`. Requests reach a core through a single-producer ring for each work queue and a doorbell bit for each queue pair. Completions
-//! reach the application through a ring for each completion queue. Control calls use a channel.
+//! `core_group`. Requests reach a core through a single-producer ring for each work queue and a doorbell bit for each queue pair.
+//! Completions reach the application through a ring for each completion queue. Control calls use a channel.
 
 mod adaptive;
 mod attributes;

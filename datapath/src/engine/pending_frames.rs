@@ -35,7 +35,6 @@ impl<B> PendingFrames<B> {
         self.full = full;
     }
 
-    /// Returns true if the process in `slot` has no room.
     pub(super) const fn is_full(&self, slot: u8) -> bool {
         self.full & bit(slot) != 0
     }

@@ -77,6 +77,7 @@ impl Status {
         // The core may panic again during the clean-up. That panic must not propagate to the caller.
         let _ = catch_unwind(AssertUnwindSafe(|| core.fail_all(&reason)));
         let _ = catch_unwind(AssertUnwindSafe(|| drop(core)));
+        // Fails if there is a reason already, which stays.
         let _ = self.reason.set(reason);
         self.end();
     }

@@ -37,12 +37,12 @@ impl Engine {
     /// Starts the cores of `port`.
     ///
     /// # Safety
-    /// The caller must keep the memory of each region that it registers by [`call_all`](Self::call_all) valid for reads and writes until
-    /// the region is deregistered from all cores, or this engine is dropped or has stopped.
+    /// The caller must keep the memory of each region that it registers by [`call_all`](Self::call_all) valid for reads and writes. It must
+    /// do so until the region is deregistered from all cores, or this engine is dropped or has stopped.
     ///
     /// # Errors
-    /// Returns an error if there are too many cores or queue pairs, too few CPUs, a thread cannot be started or pinned, or the interface's
-    /// neighbours cannot be read.
+    /// Returns an error if there are too many cores or queue pairs, or too few CPUs. Returns an error if a thread cannot be started or
+    /// pinned, or the interface's neighbours cannot be read.
     pub unsafe fn start<P: PacketIo + 'static>(port: P, config: &CoreConfig) -> Result<Self, StartError> {
         check(config)?;
         let interface = config.interface.filter(|_| config.vlan.is_none());

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 pub(super) struct Unmapped;
 
 /// # Safety
-/// The caller must pass a `from` that is valid for reads and a `to` that is valid for writes of `length` bytes, with exposed provenance or
-/// that of their allocations. They must not overlap.
+/// The caller must pass a `from` that is valid for reads and a `to` that is valid for writes of `length` bytes. Both must have exposed
+/// provenance or that of their allocations. They must not overlap.
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Unmapped> {
     // Not atomic, because the source may be read-only memory.
     // SAFETY: `at` is below `length` in the calls below, and a byte is always aligned.

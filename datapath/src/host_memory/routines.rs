@@ -33,8 +33,8 @@ const fn checked(outcome: u32) -> Result<(), Unmapped> {
 /// Copies bytes from or to registered memory.
 ///
 /// # Safety
-/// The caller must pass a `from` that is registered for reads and a `to` that is registered for writes of `length` bytes, or memory of its
-/// own. They must not overlap.
+/// The caller must pass a `from` that is registered for reads and a `to` that is registered for writes of `length` bytes. Either may be
+/// memory of its own instead. They must not overlap.
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, length: usize) -> Result<(), Unmapped> {
     // SAFETY: the caller vouches for both addresses.

@@ -20,7 +20,7 @@ fn kind(ip: IpAddr) -> GidKind {
     }
 }
 
-/// The GIDs of a port. An address keeps its index until it is removed. Its index is then free, and the next new address may get it.
+/// The GIDs of a port. An address keeps its index until it is removed. A new address gets the first free index.
 ///
 /// Index 0 has the default GID, the link-local address derived from the MAC. It stays even if the interface does not have that address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

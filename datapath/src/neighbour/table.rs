@@ -19,7 +19,7 @@ const TRIES: u32 = 3;
 const RETRY: Duration = Duration::from_secs(1);
 /// RFC 4861 10: REACHABLE_TIME. A connection resolves an older entry again.
 const REACHABLE_TIME: Duration = Duration::from_secs(30);
-/// The age in which an entry is not resolved again after a timeout. It limits the requests that packet loss causes.
+/// Age below which an entry is not resolved again after a timeout. It limits the requests that packet loss causes.
 const MIN_AGE: Duration = Duration::from_millis(100);
 /// Shortest time between two unsolicited changes of a neighbour's Ethernet address.
 const MIN_CHANGE_INTERVAL: Duration = Duration::from_secs(1);

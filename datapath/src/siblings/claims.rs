@@ -13,7 +13,7 @@ use std::time::Duration;
 const FREE: u64 = 0;
 const REQUESTED: u64 = 1;
 const GRANTED: u64 = 2;
-/// Its process requests it again after the rival claim is decided.
+/// Withdrawn: the process requests the claim again after the rival claim is decided.
 const WITHDRAWN: u64 = 3;
 const STATE: u64 = 3;
 
@@ -24,7 +24,7 @@ pub struct Claim {
     pub service: u64,
     /// An address of the interface, or the unspecified address of a family for all addresses.
     pub at: IpAddr,
-    /// Whether the claim conflicts only with claims of its address family. True for any IPv4 address.
+    /// Whether the claim conflicts only with claims of its address family, as an IPv4 address always does.
     pub family_only: bool,
     /// Whether other shared claims may have the same service and address.
     pub shared: bool,
@@ -133,7 +133,6 @@ fn write(store: impl FnOnce(u64, Ordering), put: impl FnOnce(), state: u64) {
     store(state, Ordering::Release);
 }
 
-/// A claim in a process's memory.
 struct Entry {
     at: usize,
     state: u64,
@@ -156,7 +155,6 @@ fn entries(head: &Head) -> impl Iterator<Item = Entry> + '_ {
     })
 }
 
-/// Returns true if a process listens to a service at an address.
 pub(super) fn matches(head: &Head, service: u64, at: IpAddr) -> bool {
     entries(head).any(|entry| entry.is_granted() && entry.claim.matches(service, at))
 }
@@ -211,7 +209,6 @@ pub(super) fn decide<'a>(slot: u8, claim: &Claim, members: impl Iterator<Item = 
     rival.map_or(Decision::Free, Decision::Undecided)
 }
 
-/// The entries of a process's own claims.
 #[derive(Debug, Default)]
 pub(super) struct OwnClaims {
     next: u64,
@@ -254,7 +251,6 @@ impl OwnClaims {
     }
 }
 
-/// Requests a withdrawn claim again.
 pub(super) fn request_again(own: &OwnMemory, at: usize) {
     set(own, at, REQUESTED);
     fence(Ordering::SeqCst);

@@ -226,7 +226,6 @@ impl Scene<'_> {
     }
 }
 
-/// Returns the name at which a process listens.
 fn own_name(process: &Siblings) -> String {
     slot_name(&process.shared.name, process.slot())
 }

@@ -76,7 +76,6 @@ fn adopts_orphans() -> bool {
     std::process::id() == 1 || is_subreaper != 0
 }
 
-/// The process that this one guards.
 #[derive(Debug)]
 pub(crate) struct Guarded {
     memory: PeerMemory,
@@ -136,7 +135,6 @@ impl Guarded {
         &self.sender
     }
 
-    /// Returns the process's disconnect notices.
     pub(crate) fn notices(&self) -> Vec<DisconnectNotice> {
         disconnect_notices::of(self.memory.head())
     }

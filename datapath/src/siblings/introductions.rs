@@ -10,7 +10,6 @@ use super::{MEMBERS, Member, PAUSE, Shared, State, slot_name};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-/// A process's connections for introductions.
 pub(super) struct Introductions {
     listener: Listener,
     /// Processes that have connected and are not introduced yet.
@@ -23,7 +22,7 @@ pub(super) struct Introductions {
     pub(super) is_settled: bool,
     /// Whether a settled process has introduced all processes that it knows.
     pub(super) is_welcome: bool,
-    /// The process that has refused this one.
+    /// Id of the process that has refused this one.
     pub(super) refused_by: Option<i32>,
 }
 
@@ -49,14 +48,12 @@ impl Call {
     }
 }
 
-/// The result of a call.
 pub(super) enum Called {
     /// The process is connected.
     Done,
     Nobody,
     /// The queue of the process is full.
     NoRoom,
-    /// The process belongs to another user.
     ForeignProcess(ForeignProcess),
 }
 
@@ -73,7 +70,6 @@ impl Introductions {
         }
     }
 
-    /// Returns the descriptors to wait for.
     pub(super) fn descriptors(&self) -> impl Iterator<Item = RawFd> + '_ {
         let calls = self.calls.iter().map(|call| &call.socket);
         // A guest that has sent its hello waits for the end of another process.
@@ -81,7 +77,6 @@ impl Introductions {
         guests.chain(calls).map(AsRawFd::as_raw_fd).chain([self.listener.as_raw_fd()])
     }
 
-    /// Returns the calls that have not been answered.
     pub(super) fn unanswered(&self) -> impl Iterator<Item = &Call> {
         self.calls.iter()
     }
@@ -208,7 +203,6 @@ impl Shared {
         }
     }
 
-    /// Adds the processes that others introduce.
     pub(super) fn receive_answers(&self, state: &mut State) {
         for call in std::mem::take(&mut state.introductions.calls) {
             if self.receive_answer(state, &call) {
@@ -248,7 +242,6 @@ impl Shared {
         }
     }
 
-    /// Adds a process.
     fn meet(&self, state: &mut State, slot: u8, member: Member) -> Met {
         if slot == self.slot || !member.is_alive() {
             return Met::Refused;
@@ -264,7 +257,6 @@ impl Shared {
     }
 }
 
-/// The result of adding a process.
 enum Met {
     Known,
     /// Not added yet: another living process has its slot.

@@ -23,7 +23,6 @@ const WRAP: u32 = u32::MAX;
 /// accepts some again.
 const STALL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// The result of a push.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pushed {
     /// The frame is in the ring, or was dropped.
@@ -35,9 +34,7 @@ pub(crate) enum Pushed {
 /// The destination of a frame to the interface's own address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessTarget {
-    /// To this process.
     Own,
-    /// To the process in this slot.
     Sibling(u8),
     /// All processes, because each has a queue pair 1.
     All,
@@ -80,7 +77,6 @@ impl MemberRings {
         Self { own, slot, rings: Vec::with_capacity(MEMBERS), places: [NOWHERE; MEMBERS], first: 0 }
     }
 
-    /// Adds the rings to a sibling that has joined.
     pub(crate) fn add(&mut self, slot: u8, member: Arc<Member>) {
         self.remove(slot);
         let head = self.own.head();
@@ -103,7 +99,6 @@ impl MemberRings {
         });
     }
 
-    /// Removes the rings to a sibling that has left.
     pub(crate) fn remove(&mut self, slot: u8) {
         self.rings.retain(|ring| ring.slot != slot);
         self.places = [NOWHERE; MEMBERS];
@@ -235,7 +230,6 @@ impl MemberRing {
         head.sent(own).load(Ordering::Relaxed).wrapping_sub(self.taken)
     }
 
-    /// Wakes the sibling's core if it sleeps.
     fn wake(&self) {
         // The counter is written before the flag is read. A core about to sleep writes the flag, then reads the counters.
         fence(Ordering::SeqCst);

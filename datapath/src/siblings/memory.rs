@@ -54,8 +54,7 @@ impl Head {
         self.0.word(256)
     }
 
-    /// Number of entries of the table of claims that were ever used. Further ones are not read. [`notices_used`](Self::notices_used) is
-    /// that of disconnect notices.
+    /// Returns the number of entries of the table of claims that were ever used. Further ones are not read.
     pub(super) fn claims_used(&self) -> &AtomicU32 {
         self.0.word(260)
     }
@@ -121,7 +120,6 @@ fn counters_at(slot: u8) -> usize {
     COUNTERS_AT + usize::from(slot) % MEMBERS * COUNTERS
 }
 
-/// This process's own memory.
 #[derive(Debug)]
 pub(super) struct OwnMemory {
     head: Head,
@@ -168,7 +166,6 @@ impl OwnMemory {
     }
 }
 
-/// A sibling's memory, for reading.
 #[derive(Debug)]
 pub(super) struct PeerMemory {
     head: Head,

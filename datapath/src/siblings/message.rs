@@ -5,7 +5,6 @@ use super::socket::MESSAGE;
 /// The first word of each message. It differs between versions.
 const VERSION: u32 = 0x4652_5303;
 
-/// A message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// From a new process in this slot. Its memory, eventfd and life line accompany it.

@@ -95,9 +95,7 @@ impl Member {
 
 /// Callbacks for changes of a process's siblings.
 pub(crate) trait Events: Send {
-    /// A sibling has joined.
     fn joined(&self, slot: u8, member: Arc<Member>);
-    /// A sibling has left.
     fn left(&self, slot: u8);
     /// A process has ended, and this process informs its peers.
     fn died(&self, notice: DisconnectNotice);
@@ -130,7 +128,6 @@ struct Shared {
     life: (OwnedFd, fork::CloseOnFork),
 }
 
-/// State of the membership that changes.
 struct State {
     members: [Option<Arc<Member>>; MEMBERS],
     quarantined: Vec<Quarantine>,
@@ -143,7 +140,6 @@ struct State {
     stale: bool,
 }
 
-/// Returns the socket name of a slot.
 fn slot_name(name: &str, slot: u8) -> String {
     format!("{name}/{slot}")
 }
@@ -155,7 +151,6 @@ impl Siblings {
         self.shared.slot
     }
 
-    /// Creates the rings for the core.
     pub(crate) fn member_rings(&self) -> MemberRings {
         MemberRings::new(self.shared.own.clone(), self.shared.slot)
     }
@@ -182,7 +177,7 @@ impl Siblings {
         self.run()
     }
 
-    /// Handles the connections of all siblings that have joined by now.
+    /// Handles everything that siblings have sent so far, so that all that have joined are known.
     pub(crate) fn meet(&self) {
         drop(self.shared.catch_up());
     }
@@ -262,7 +257,6 @@ impl Drop for Siblings {
     fn drop(&mut self) {
         self.shared.stop.signal();
         if let Some(thread) = self.thread.take() {
-            // The thread returns nothing.
             let _ = thread.join();
         }
     }

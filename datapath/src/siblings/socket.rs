@@ -126,9 +126,9 @@ impl Unknown {
     ///
     /// `SO_PEERCRED` (unix(7)) has the effective user at the time of `connect(2)` on the side that accepts, and at the time of `listen(2)`
     /// on the side that connects. Neither can be forged, and neither changes when the process changes its user:
-    /// - A process that called `listen` and then dropped privileges is still seen as its former user, and so is a process to which it
-    ///   passed the descriptor. Here no process passes on these sockets: exec closes them, and so does a forked child (`fork`). Only the
-    ///   process itself remains, which as the former user could have kept everything that it is sent.
+    /// - A process that called `listen` and then dropped privileges is still seen as its former user. So is a process to which it passed
+    ///   the descriptor. Here no process passes on these sockets: exec closes them, and so does a forked child (`fork`). Only the process
+    ///   itself remains, which as the former user could have kept everything that it is sent.
     /// - A process that connects acts at that time as the user who is reported, even if it is setuid: it then runs for that user.
     ///
     /// A process without credentials belongs to no user.
@@ -200,7 +200,6 @@ impl AsRawFd for Socket {
     }
 }
 
-/// Returns the address of an abstract name.
 fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
     unix_address(format!("\0{name}").as_bytes())
 }

@@ -101,7 +101,6 @@ impl State {
         }
     }
 
-    /// Returns the slots of processes that have ended.
     fn dead(&self) -> Vec<u8> {
         self.present().filter(|(_, member)| !member.is_alive()).map(|(slot, _)| slot).collect()
     }

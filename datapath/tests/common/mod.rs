@@ -105,6 +105,7 @@ pub fn own_network() {
     assert_eq!(result, 0, "these tests make a network namespace, so they run as root: {why}");
 }
 
+/// Runs `ip` with these arguments in this thread's network namespace.
 pub fn ip(words: &str) {
     let done = Command::new("ip").args(words.split_whitespace()).output().expect("`ip` is there (iproute2)");
     assert!(done.status.success(), "ip {words}: {}", String::from_utf8_lossy(&done.stderr));

@@ -40,7 +40,6 @@ impl<'a, B: PacketBuf, A: FnMut() -> Option<B>, T: FnMut(&[u8]) -> bool> InPlace
     }
 }
 
-/// Frees the first `count` buffers.
 pub(in crate::linux) fn free<B: PacketBuf>(from: &mut Burst<B>, count: usize) {
     if count == from.len() {
         return B::free_all(from);

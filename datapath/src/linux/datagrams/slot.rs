@@ -3,7 +3,6 @@
 use super::split::Tag;
 use super::vnet_header::VnetHeader;
 
-/// A received frame or large datagram.
 #[derive(Debug)]
 pub(in crate::linux) struct DatagramSlot<'a> {
     pub(in crate::linux) vnet: VnetHeader,

@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// gone.
 const PROTOCOL: libc::c_int = 0x88b5;
 
-/// A socket of one interface.
 #[derive(Debug)]
 pub(crate) struct SendSocket(CloseOnFork);
 

@@ -29,7 +29,6 @@ impl ControlMessages {
         self.length
     }
 
-    /// Sets the number of bytes that the kernel wrote.
     pub(super) fn set_length(&mut self, length: usize) {
         self.length = length.min(ROOM);
     }

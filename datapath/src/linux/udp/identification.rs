@@ -30,7 +30,6 @@ struct Peer {
     refused: u16,
 }
 
-/// The identifications of the packets that a socket receives.
 #[derive(Debug)]
 pub(super) struct Identifications {
     hasher: RandomState,
@@ -46,7 +45,6 @@ impl Identifications {
         Self { hasher: RandomState::new(), peers: Box::new([Peer::default(); PEERS]), peer: 0, right: None }
     }
 
-    /// Starts a datagram.
     pub(super) fn begin(&mut self, source: SocketAddr) {
         let hash = self.hasher.hash_one((source.ip(), source.port()));
         self.peer = hash as usize % PEERS;

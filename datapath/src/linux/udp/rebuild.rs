@@ -10,7 +10,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 /// Bytes of the longest headers: Ethernet, IPv6, UDP.
 pub(super) const LONGEST: usize = 14 + 40 + 8;
 
-/// The Ethernet addresses of rebuilt frames.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EthernetAddresses {
     pub(super) own: Mac,

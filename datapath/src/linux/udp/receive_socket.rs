@@ -17,7 +17,6 @@ const LENGTH: usize = 64 << 10;
 const PAYLOAD: usize = 128;
 const _: () = assert!(PAYLOAD >= HEADROOM + LONGEST);
 
-/// The buffer of a received datagram.
 #[derive(Debug)]
 pub(super) struct ReceivedDatagram {
     room: Box<[u8]>,
@@ -97,7 +96,6 @@ impl ReceivedDatagram {
     }
 }
 
-/// A socket with the datagrams that were received from it.
 #[derive(Debug)]
 pub(super) struct ReceiveSocket {
     socket: CloseOnFork,
@@ -187,8 +185,8 @@ impl ReceiveSocket {
     }
 }
 
-/// Returns the number of datagrams that the socket has dropped, if the kernel reports it (`SO_RXQ_OVFL`), which it does with the next
-/// datagram after a drop.
+/// Returns the number of datagrams that the socket has dropped, if the kernel reports it (`SO_RXQ_OVFL`). It does so with the next datagram
+/// after a drop.
 fn dropped(control: &ControlMessages) -> Option<u32> {
     let is_count =
         |(level, kind): (libc::c_int, libc::c_int)| (level, kind) == (libc::SOL_SOCKET, libc::SO_RXQ_OVFL);

@@ -10,7 +10,6 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 
-/// A datagram to send.
 struct Datagram {
     /// Number of its packets.
     count: usize,

@@ -12,7 +12,6 @@ use std::os::fd::{AsRawFd, RawFd};
 /// `RTMGRP_LINK`, `RTMGRP_IPV4_IFADDR` and `RTMGRP_IPV6_IFADDR`.
 const GROUPS: u32 = 1 | 1 << 4 | 1 << 8;
 
-/// A change of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     /// The interface has this address. May be repeated, for example when duplicate address detection has ended.
@@ -27,7 +26,6 @@ pub(crate) enum Change {
     Lost,
 }
 
-/// The kernel's notifications about one interface.
 pub(crate) struct Notifications {
     socket: Socket,
     index: u32,
@@ -116,7 +114,6 @@ mod tests {
     const AF_BRIDGE: u8 = 7;
     const RUNNING: u32 = 0x40;
 
-    /// Returns a message of type `kind` with this header and these attributes.
     fn message(kind: u16, header: &[u8], attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut body = header.to_vec();
         for (kind, value) in attributes {

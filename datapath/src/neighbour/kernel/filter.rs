@@ -16,8 +16,8 @@ const VLAN_PRESENT: i16 = 20;
 
 const UDP: u32 = 17;
 
-/// Returns a program that drops unfragmented UDP datagrams to one of `ports` at one of `addresses`, if they are for this host and have no
-/// VLAN tag. The kernel refuses a program with unreachable code, so a family without addresses has no code in it.
+/// Returns a program that drops unfragmented UDP datagrams to one of `ports` at one of `addresses`. It drops only those for this host
+/// without a VLAN tag. The kernel refuses a program with unreachable code, so a family without addresses has no code in it.
 pub(super) fn program(addresses: &[IpAddr], ports: &[u16]) -> Vec<Instruction> {
     let addresses = &addresses[..addresses.len().min(MAX_ADDRESSES)];
     let mut asm = Assembler::default();

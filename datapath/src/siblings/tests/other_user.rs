@@ -10,7 +10,6 @@ const OTHER: u32 = 65534;
 /// The user of all other threads.
 const ROOT: User = User(0);
 
-/// Runs `act` in a thread of the other user.
 fn as_other_user<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> thread::JoinHandle<T> {
     thread::spawn(|| {
         // SAFETY: plain numbers; changes the credentials of this thread alone, which ends with `act`.

@@ -1,13 +1,13 @@
 //! Determines the IPv4 identification of received packets. The ICRC covers it, and a UDP socket does not deliver it.
 //!
 //! The expected identification of a packet is that of the previous packet plus one. If its ICRC does not match that, the identification is
-//! computed from the ICRC, which then has 16 bits left to detect damage ([`solve_identification`]). So this is done only where the
-//! identification is unknown:
+//! computed from the ICRC, which then has 16 bits left to detect damage ([`solve_identification`]). So a computed identification must be
+//! below 64 (`MAX_SEGMENTS`) in two cases:
 //!
 //! - Linux numbers the packets of a UDP socket from 0 in each datagram. A peer that has sent many packets with a small number in a row has
-//!   such a socket, and packets with other numbers are refused.
-//! - The packets of a large datagram are numbered consecutively, because one system call sent them, or GRO joined consecutive ones. An
-//!   exception is the start of another call.
+//!   such a socket.
+//! - The packets of a large datagram are numbered consecutively, because one system call sent them, or GRO joined consecutive ones. Only
+//!   the start of another call has a different number, which is small.
 
 use crate::linux::datagrams::{MAX_SEGMENTS, renumber};
 use roce::wire::solve_identification;

@@ -32,14 +32,14 @@ pub struct CompletionQueue {
     ring: CqRing,
     /// The rings of the other cores.
     others: Box<[CqRing]>,
-    /// The core whose completions come first at the next poll, if there are several.
+    /// Core whose completions the next poll returns first, if there are several cores.
     first: usize,
     without_turn: u8,
     pub(crate) notifier: Option<Arc<Notifier>>,
     pub(crate) handle: Arc<CqHandle>,
 }
 
-/// The queue in the core. It is destroyed when neither a poller nor a queue pair refers to it.
+/// Reference to the queue in the cores. The cores destroy the queue when the last reference is dropped.
 #[derive(Debug)]
 pub(crate) struct CqHandle {
     pub(crate) device: Arc<Inner>,
@@ -68,7 +68,7 @@ impl CompletionQueue {
         core.checked_sub(1).map_or(&mut self.ring, |other| &mut self.others[other])
     }
 
-    /// Takes completions from the rings of all cores. Each call starts with another core.
+    /// Removes completions from the rings of all cores. Each call starts with another core.
     fn pop_in_turn(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> usize {
         let cores = 1 + self.others.len();
         let mut found = 0;
@@ -103,7 +103,7 @@ impl CompletionQueue {
     }
 
     /// Passes up to `most` completions to `take`, oldest first, and returns their number. Afterwards, their work queues have room for new
-    /// requests. Otherwise like [`poll`](Self::poll).
+    /// requests. Is otherwise like [`poll`](Self::poll).
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -130,7 +130,7 @@ impl CompletionQueue {
         Ok(found)
     }
 
-    /// The form of [`poll_each`](Self::poll_each) for several cores.
+    /// Implements [`poll_each`](Self::poll_each) for several cores.
     #[inline(never)]
     fn poll_several(&mut self, most: usize, take: &mut impl FnMut(&Completion)) -> Result<usize, PollError> {
         let mut found = self.pop_in_turn(most, take);
@@ -184,7 +184,7 @@ impl CompletionQueue {
         self.handle.device.engine.check().map_err(core_stopped)
     }
 
-    /// Polls until there is a completion. After 64 empty polls, it yields the CPU between polls.
+    /// Polls until there is a completion. After 64 empty polls, yields the CPU between polls.
     ///
     /// # Errors
     /// As [`poll`](Self::poll).
@@ -203,8 +203,7 @@ impl CompletionQueue {
         }
     }
 
-    /// Changes the depth to 1 to [`max_cq_depth`](crate::port::DeviceLimits::max_cq_depth) completions. Keeps the
-    /// completions in the queue.
+    /// Changes the depth to 1 to [`max_cq_depth`](crate::port::DeviceLimits::max_cq_depth) completions. Queued completions are kept.
     ///
     /// # Errors
     /// Returns an error if a limit is exceeded, if the queued completions and those of posted sends would not fit, or if the core has
@@ -245,13 +244,13 @@ impl CompletionQueue {
         Ok(())
     }
 
-    /// Returns its number in the device.
+    /// Returns the queue's number in the device.
     #[must_use]
     pub fn id(&self) -> CqId {
         self.handle.id
     }
 
-    /// Returns its depth in completions.
+    /// Returns the depth in completions.
     #[must_use]
     pub fn depth(&self) -> u32 {
         self.ring.depth()

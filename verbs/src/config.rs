@@ -164,11 +164,11 @@ impl DeviceConfig {
     }
 
     /// Reads `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`, `FERROCE_QUEUE_PAIRS`,
-    /// `FERROCE_SELECTIVE_REPEAT` and `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`). These variables override the file that
-    /// `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
+    /// `FERROCE_SELECTIVE_REPEAT` and `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`). These
+    /// variables override the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
     ///
-    /// A `ferroce.toml` that is found in the current folder, not named, is ignored with a warning if it belongs to neither the caller nor
-    /// root or if others can write it. Its port is ignored if it is a `pcap:` or `eal:` port.
+    /// A `ferroce.toml` in the current folder, unless `FERROCE_CONFIG` names it, is ignored with a warning if it belongs to neither the
+    /// caller nor root, or if others can write to it. Its port is ignored if it is a `pcap:` or `eal:` port.
     ///
     /// A program that is setuid, setgid or has file capabilities ignores all variables and the current folder, which its caller chooses. It
     /// reads `/etc/ferroce.toml`, under the same conditions.
@@ -211,8 +211,8 @@ impl DeviceConfig {
         }
     }
 
-    /// Returns the file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or a `ferroce.toml` in the current
-    /// folder, or in `/etc` if the program is privileged, that is not ignored.
+    /// Returns the file that [`from_env`](Self::from_env) reads: the one that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current
+    /// folder, or in `/etc` if the program is privileged. Returns `None` if that file does not exist or is ignored.
     #[must_use]
     pub fn file() -> Option<PathBuf> {
         let named = environment::variable("FERROCE_CONFIG").map(PathBuf::from);
@@ -405,7 +405,8 @@ impl DeviceConfig {
         Self { rules: rules.into_iter().collect(), ..self }
     }
 
-    /// Authenticates the telemetry responses of all queue pairs, and accepts no others. Their peers need the same key.
+    /// Sets the key that authenticates the telemetry responses of all queue pairs. They accept no other responses. Their peers need the
+    /// same key.
     #[must_use]
     pub fn feedback_key(self, key: FeedbackKey) -> Self {
         Self { feedback_key: Some(DeviceKey { key, source: KeySource::Program }), ..self }
@@ -463,7 +464,7 @@ impl DeviceConfig {
     }
 
     /// Limits each core's memory for packets that arrive before a packet that was sent earlier, in bytes. The default is 64 MiB. All queue
-    /// pairs of the core share it. A packet that does not fit is dropped, and its sender repeats it; with 0, a device holds none.
+    /// pairs of the core share it. A packet that does not fit is dropped, and its sender retransmits it. With 0, no such packet is stored.
     #[must_use]
     pub fn early_memory(self, bytes: u64) -> Self {
         Self { early_memory: bytes, ..self }
@@ -483,7 +484,7 @@ pub fn port_list(text: &str) -> Vec<&str> {
     pieces.map(str::trim).filter(|port| !port.is_empty()).collect()
 }
 
-/// Checks that no port is listed twice, because two devices can't share one.
+/// Checks that no port is listed twice, because two devices cannot share one.
 pub(crate) fn each_port_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
     let ports = || configs.iter().filter_map(DeviceConfig::port);
     let twice = ports().enumerate().find(|(at, port)| ports().take(*at).any(|before| before == *port));

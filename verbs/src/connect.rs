@@ -30,14 +30,14 @@ pub struct QpEndpoint {
     pub ip: IpAddr,
     /// The queue pair's number.
     pub qpn: Qpn,
-    /// The first PSN that it sends.
+    /// The first PSN that the queue pair sends.
     pub psn: Psn,
-    /// The largest path MTU that its port carries.
+    /// The largest path MTU that the queue pair's port carries.
     pub mtu: Mtu,
-    /// The number of READs and atomics that it executes at a time.
+    /// The number of READs and atomics that the queue pair executes at a time.
     pub max_rd_atomic: u8,
-    /// True if it offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it, and otherwise
-    /// once a peer accepts it after a loss.
+    /// True if the queue pair offers selective repeat: after a loss, only lost packets are resent. It is used if both sides offer it, and
+    /// otherwise once a peer accepts it after a loss.
     pub selective_repeat: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct ConnectOptions {
     pub retry_count: u8,
     /// The number of retries after RNR NAKs, 0 to 6. The default, 7, retries without limit.
     pub rnr_retry: u8,
-    /// The time that the peer is asked to wait if no receive request is posted. The default, code 12, is 0.64 ms.
+    /// RNR timer, which NAKs carry: how long the peer waits if no receive request is posted. The default, code 12, is 0.64 ms.
     pub min_rnr_timer: RnrTimer,
     /// Path MTU. The default is the largest that both ports carry.
     pub mtu: Option<Mtu>,
@@ -145,7 +145,7 @@ impl ConnectOptions {
     }
 }
 
-/// The settings of both transitions. The peer's Ethernet address is not resolved yet.
+/// The settings of both transitions. They do not contain the peer's Ethernet address yet.
 pub(crate) struct Plan {
     pub(crate) receive: RtrSettings,
     pub(crate) send: RtsSettings,

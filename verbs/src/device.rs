@@ -17,7 +17,7 @@ use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Limits on the objects in a device: the number of queue pairs is chosen, all others are fixed.
+/// Returns the limits of a device. Only the number of queue pairs is configurable.
 const fn limits(queue_pairs: u32) -> DeviceLimits {
     DeviceLimits {
         max_qps: queue_pairs,
@@ -59,7 +59,7 @@ pub(crate) struct Inner {
     pub(crate) rules: Vec<CongestionRule>,
     pub(crate) selective_repeat: bool,
     pub(crate) feedback_key: Option<FeedbackKey>,
-    /// The rate of its link, as configured or as the port reports it.
+    /// Rate of the port's link, as configured or as the port reports it.
     pub(crate) line_rate: Option<Rate>,
     pub(crate) manager: cm::ManagerSlot,
 }
@@ -78,26 +78,27 @@ pub struct DeviceInfo {
     pub port: String,
     /// Its driver, such as `net_af_packet`.
     pub driver: String,
-    /// Its Ethernet address.
+    /// The port's Ethernet address.
     pub mac: Mac,
-    /// The VLAN of the frames that it sends and receives, if any.
+    /// The VLAN of the frames that the port sends and receives, if any.
     pub vlan: Option<Vlan>,
-    /// Its addresses by GID index. They follow those of its Linux interface.
+    /// The port's addresses by GID index. They follow those of its Linux interface.
     pub gids: GidTable,
-    /// The largest path MTU that its frames carry. It follows its Linux interface's MTU, up to that at the opening.
+    /// The largest path MTU that the port's frames carry. It follows the MTU of the Linux interface, but never exceeds the value at
+    /// opening.
     pub mtu: Mtu,
     /// Bytes of the longest frame of [raw packets](crate::raw), Ethernet header and a VLAN tag included, FCS excluded. `None` if the port
-    /// has no raw packets: AF_XDP receives RoCEv2 packets alone.
+    /// supports no raw packets: AF_XDP and UDP sockets receive only RoCEv2 packets.
     pub longest_frame: Option<u32>,
-    /// Index of its Linux interface, if it has one. The index stays when the interface gets another name.
+    /// Index of the port's Linux interface, if it has one. The index is the same after the interface is renamed.
     pub interface: Option<u32>,
-    /// Link speed in Mb/s, if the port knows it.
+    /// Link speed in Mb/s, if the port reports it.
     pub speed_mbps: Option<u32>,
-    /// The NUMA node of its NIC, if the machine says so.
+    /// The NUMA node of the NIC, if the system reports it.
     pub numa_node: Option<u8>,
-    /// The number of its cores.
+    /// The number of cores.
     pub cores: u8,
-    /// The number of its receive queues: one for each core if the port can steer frames, else one.
+    /// The number of receive queues: one for each core if the port can steer frames, else one.
     pub queues: u8,
     /// Limits on the objects that the device can create.
     pub limits: DeviceLimits,
@@ -117,7 +118,7 @@ pub struct DeviceLimits {
     pub max_requests: u32,
     /// Buffers of one request.
     pub max_sge: u32,
-    /// Bytes inline in one request.
+    /// Inline bytes of one request.
     pub max_inline: u32,
     /// READs and atomics outstanding at one responder.
     pub max_rd_atomic: u8,
@@ -141,7 +142,7 @@ struct PortFacts {
     longest_frame: Option<u32>,
     numa_node: Option<u8>,
     interface: Option<u32>,
-    /// The Ethernet address that stands for every peer, on UDP sockets.
+    /// Stand-in Ethernet address of all peers, on UDP sockets.
     peer_mac: Option<Mac>,
 }
 
@@ -180,12 +181,13 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// Returns the device's properties at the moment: its Linux interface may have changed since it was opened.
+    /// Returns the current properties of the device. Its Linux interface may have changed since the device was opened.
     pub(crate) fn current(&self) -> DeviceInfo {
         DeviceInfo { gids: self.engine.gids(), mtu: self.path_mtu(), ..self.info.clone() }
     }
 
-    /// Returns the largest path MTU at the moment: that of the interface, limited by that at its opening, which sized the port's buffers.
+    /// Returns the current path MTU: that of the interface, limited by its value at opening, which determined the size of the port's
+    /// buffers.
     pub(crate) fn path_mtu(&self) -> Mtu {
         self.engine.path_mtu().map_or(self.info.mtu, |now| now.min(self.info.mtu))
     }
@@ -214,7 +216,7 @@ impl Device {
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
         let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
-        // Before what a port needs fails for reasons that say less.
+        // Comes first, because the later steps would fail with less specific errors.
         check_sharing(&spec).map_err(|error| Error::port(&name, error))?;
         if let (PortSpec::Udp(interface), Some(vlan)) = (&spec, config.vlan) {
             let reason = format!(
@@ -308,8 +310,8 @@ impl Device {
                 numbers: config.numbers,
             },
         };
-        // SAFETY: regions are registered by `MemoryRegion` alone. It frees its own memory only after the core let go of it, and has its
-        // caller promise the same for foreign memory.
+        // SAFETY: only `MemoryRegion` registers regions. It frees its own memory only after every core has deregistered it. The contract of
+        // `register_raw` requires its caller to keep foreign memory valid until the region is dropped.
         let engine = unsafe { Engine::start(port, &core) };
         let engine = engine.map_err(|error| Error::port(&facts.name, error))?;
         let early_memory = usize::try_from(config.early_memory).unwrap_or(usize::MAX);
@@ -360,8 +362,7 @@ impl Device {
         &self.inner.info
     }
 
-    /// Returns whether the device belongs to a process from which this one was forked. The only thing that this
-    /// process can do with it is close it.
+    /// Returns whether this process inherited the device by a fork. It can only close such a device.
     #[must_use]
     pub fn is_inherited(&self) -> bool {
         self.inner.engine.is_inherited()
@@ -387,7 +388,7 @@ impl Device {
         Ok(sum)
     }
 
-    /// Counters of the cores for everything but packets of queue pairs, summed.
+    /// Returns the counters of the cores for everything except packets of queue pairs, summed over the cores.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -422,7 +423,7 @@ impl Device {
         CompletionQueue::new(self.inner.clone(), depth)
     }
 
-    /// Adds a permanent neighbour entry, so that no ARP or ND request is sent for this address.
+    /// Adds a permanent neighbour entry, so that the device sends no ARP or ND request for this address.
     ///
     /// # Errors
     /// Returns an error if there are more than 1024 entries or the core has stopped.
@@ -431,15 +432,15 @@ impl Device {
         set.map_err(|error| Error::port(&self.inner.info.port, error))
     }
 
-    /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something other
-    /// than completions. Does nothing with a dedicated core, or while another thread runs a turn. Returns whether the
-    /// turn did any work, so that the caller knows when to yield.
+    /// Runs one turn of an [`Inline`](crate::Progress::Inline) core, for a program that waits for something other than completions. Does
+    /// nothing with a dedicated core, or while another thread runs a turn. Returns whether the turn did any work. If it did none, the
+    /// caller may yield.
     pub fn progress(&self) -> bool {
         self.inner.engine.progress()
     }
 }
 
-/// Checks that no process of another user has the interface of a port, and none that shares it in another way.
+/// Checks that no process of another user has the port's interface, and that no process shares it with the other kind of frame delivery.
 fn check_sharing(spec: &PortSpec) -> Result<(), JoinError> {
     let delivery = if matches!(spec, PortSpec::Udp(_)) { Delivery::ToOne } else { Delivery::ToAll };
     match spec.shared_interface().map(datapath::linux::interface) {
@@ -454,8 +455,8 @@ pub(crate) fn gid_at(gids: &GidTable, index: usize) -> Result<IpAddr, Error> {
         .ok_or_else(|| Error::GidIndex { index, present: gids.entries().map(|(index, _)| index).collect() })
 }
 
-/// Returns the device's addresses: those configured, else the interface's. If the kernel keeps none for the port, one derived from the MAC
-/// is added.
+/// Returns the device's addresses: those configured, else the interface's. A port without an interface, or in a VLAN, also has an address
+/// derived from its MAC.
 pub(crate) fn addresses(
     port: &str,
     mac: Mac,

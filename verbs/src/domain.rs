@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 
 const PAGE: usize = 4096;
 
-/// The panic message of a copy whose memory was unmapped, which the callers that register memory must prevent.
+/// Panic message of a copy from or to unmapped memory. The contract of `register_raw` forbids unmapping the memory of a region.
 const MAPPED: &str = "a region's memory is mapped while the region lives";
 
 /// A protection domain: its queue pairs can access its regions and no others.
@@ -40,8 +40,8 @@ impl ProtectionDomain {
     }
 }
 
-/// A memory region. The network may read and write it at any time, so there are no references into it: bytes are copied in and out. When it
-/// is dropped, all cores first deregister it and the memory windows bound to it, and then the memory is freed.
+/// A memory region. Peers may read and write it at any time, so it provides no references into its memory: bytes are copied in and out.
+/// When it is dropped, all cores first deregister it and the memory windows bound to it, and then the memory is freed.
 ///
 /// ```no_run
 /// # use ferroce_verbs::{Access, MemoryRegion, ProtectionDomain};
@@ -60,7 +60,7 @@ pub struct MemoryRegion {
     region: Region,
     start: NonNull<u8>,
     length: usize,
-    /// The memory to free, if the region owns it.
+    /// Layout of the memory, if the region owns and frees it.
     owned: Option<Layout>,
 }
 
@@ -183,7 +183,7 @@ impl MemoryRegion {
         Ok(())
     }
 
-    /// Changes the region on all cores or on none: a core refuses if windows are bound to the region on it.
+    /// Changes the region on all cores or on none. A core refuses if memory windows are bound to the region on that core.
     fn change_on_all(&self, pd: PdId, wanted: Region) -> Result<Region, Error> {
         let (lkey, engine) = (self.region.lkey, &self.device.engine);
         let changed = engine.call_all(move |state, _| state.endpoint.change_region(lkey, pd, &wanted))?;
@@ -257,7 +257,7 @@ impl MemoryRegion {
         Ok(self.region.origin + offset as u64)
     }
 
-    /// Returns the number of memory windows that are bound to it.
+    /// Returns the number of memory windows that are bound to the region.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -273,7 +273,7 @@ impl MemoryRegion {
         self.region.lkey
     }
 
-    /// Returns what a peer must know to access the region. Programs exchange it by any means.
+    /// Returns the data that a peer needs to access the region. Programs exchange it by any means.
     #[must_use]
     pub fn remote(&self) -> RemoteBuffer {
         let Region { origin, length, rkey, .. } = self.region;
@@ -286,7 +286,7 @@ impl MemoryRegion {
         self.length
     }
 
-    /// Returns whether its length is 0.
+    /// Returns whether the length is 0.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0

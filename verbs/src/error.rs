@@ -94,7 +94,7 @@ pub enum Error {
 
 roce::debug_as_display!(Error, PollError, PostListError);
 
-/// Returns what to do about a limit that is reached.
+/// Returns the remedy for a reached limit, or an empty text if there is none.
 fn remedy(error: &ControlError) -> &'static str {
     match error {
         ControlError::Limit { what: "queue pairs in a multicast group", .. } => "; detach one first",
@@ -109,19 +109,19 @@ fn remedy(error: &ControlError) -> &'static str {
     }
 }
 
-/// Returns why a port did not open. The error of its name has the name already.
+/// Returns the reason why a port did not open. The message of a [`PortSpecError`] already contains the name.
 fn port_failure(port: &str, source: &(dyn std::error::Error + Send + Sync + 'static)) -> String {
     if source.is::<PortSpecError>() { source.to_string() } else { format!("port {port}: {source}") }
 }
 
-/// Returns the remedy if a limit of the process keeps a port from opening. The messages of the system and DPDK do not mention the limit.
+/// Returns the remedy if a limit of the process prevents a port from opening. The messages of the system and DPDK do not mention the limit.
 fn port_remedy(reason: &str) -> &'static str {
     const FILES: &str = "; raise the limit of open files, `ulimit -n`";
     const MEMORY: &str = "; free memory, or raise the limits `ulimit -v`, `ulimit -d` and `ulimit -l`";
     const THREADS: &str =
         "; raise the limits of processes and memory: `ulimit -u`, `ulimit -v` and `ulimit -d`";
     const RINGS: &str = "; raise the limit of locked memory to 16 MiB: `ulimit -l 16384`, or for a container --ulimit memlock=-1";
-    // The last text is the dynamic linker's, about a library that EAL loads.
+    // The last message is the dynamic linker's, about a library that EAL loads.
     let remedies = [
         ("mmap failed on AF_PACKET socket", RINGS),
         // pthread_create(3): neither a process nor the memory for a stack is left.
@@ -161,7 +161,7 @@ pub struct BoundsError {
     pub region: usize,
 }
 
-/// The error of a list of requests that was posted only in part.
+/// The error of a list of requests of which only a part was posted.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[error("{posted} requests were posted, but the next was refused: {error}")]
 pub struct PostListError {
@@ -172,7 +172,7 @@ pub struct PostListError {
     pub error: PostError,
 }
 
-/// The error of a completion queue that cannot be polled any more.
+/// The error of a completion queue that can no longer be polled.
 #[derive(Clone, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! RDMA verbs in Rust.
 //!
-//! A [`Device`] is a port with its poll-mode core. [`ProtectionDomain`]s, [`MemoryRegion`]s, [`CompletionQueue`]s and
-//! [`QueuePair`]s are created on it. To connect two queue pairs, programs exchange [`QpEndpoint`]s by any means.
+//! A [`Device`] is a port with its poll-mode cores. [`ProtectionDomain`]s, [`MemoryRegion`]s, [`CompletionQueue`]s and [`QueuePair`]s are
+//! created on it. To connect two queue pairs, programs exchange [`QpEndpoint`]s by any means.
 //!
 //! The following program connects two devices of one process by an in-process cable. With a port's name and [`Device::open`] instead of
 //! [`port::pair`] and [`Device::open_on`], it runs between hosts:
@@ -152,7 +152,7 @@ pub mod wire {
 
 #[cfg(test)]
 mod tests {
-    /// The names that the root exports, of [`crate`] itself and not of its modules.
+    /// Returns the names that the root of the crate exports, without those of its modules.
     fn exports() -> Vec<&'static str> {
         let root = include_str!("lib.rs").split("\npub mod errors {").next().unwrap_or_default();
         let lists = root.split("\npub use ").skip(1).filter_map(|rest| rest.split(';').next());

@@ -128,12 +128,12 @@ impl<S> QueuePairBuilder<S> {
         Self { queue_key: key, ..self }
     }
 
-    /// Sets the depths and limits of its queues.
+    /// Sets the depths of the queues, and the limits of their requests.
     pub fn capabilities(self, capabilities: Capabilities) -> Self {
         Self { capabilities, ..self }
     }
 
-    /// Sets which operations the peer may request, in addition to each region's rights. The default is all.
+    /// Sets which operations the peer may request. The rights of each region apply as well. The default is all operations.
     pub fn access(self, access: Access) -> Self {
         Self { access, ..self }
     }
@@ -143,8 +143,7 @@ impl<S> QueuePairBuilder<S> {
         Self { signal_all: all, ..self }
     }
 
-    /// Sets the index of the device's address to use. The default is the
-    /// [preferred](crate::DeviceInfo::preferred_gid) one.
+    /// Sets the GID index of the queue pair's address. The default is the [preferred](crate::DeviceInfo::preferred_gid) one.
     pub fn gid_index(self, index: usize) -> Self {
         Self { gid_index: Some(index), ..self }
     }
@@ -275,13 +274,13 @@ pub struct QueuePair<S = Rc> {
     pub(crate) service: Service,
     psn: Psn,
     selective_repeat: bool,
-    /// The state that the application chose; the core may have moved it to ERR since.
+    /// State after the program's last transition. The core may have moved the queue pair to ERR since.
     pub(crate) state: State,
     pub(crate) settings: QpSettings,
     capabilities: Capabilities,
     pub(crate) device: Arc<Inner>,
     owned: Owned,
-    /// The groups that it is attached to, each with the interface's membership.
+    /// Attached multicast groups, each with its membership at the interface.
     pub(crate) groups: Vec<(IpAddr, Option<datapath::fork::CloseOnFork>)>,
     kind: PhantomData<S>,
 }
@@ -325,19 +324,19 @@ impl<S> QueuePair<S> {
         }
     }
 
-    /// Returns whether it is an XRC target, which receives messages and cannot post.
+    /// Returns whether the queue pair is an XRC target, which receives messages and cannot post.
     #[must_use]
     pub fn is_target(&self) -> bool {
         matches!(self.owned, Owned::Target { .. })
     }
 
-    /// Returns its number.
+    /// Returns the queue pair number.
     #[must_use]
     pub fn qpn(&self) -> Qpn {
         self.rings.qpn()
     }
 
-    /// Returns what the peer needs to connect.
+    /// Returns the data that the peer needs to connect.
     #[must_use]
     pub fn endpoint(&self) -> QpEndpoint {
         QpEndpoint {
@@ -424,8 +423,8 @@ impl<S> QueuePair<S> {
         report.ok_or(Error::Control(roce::ControlError::NoQp(qpn)))
     }
 
-    /// Returns how it failed, with the likely reason: the peer, the PSNs and the retries. `None` if it has not failed, or the program
-    /// moved it to the error state.
+    /// Returns the cause of ERR or SQE, with the likely reason: the peer, the PSNs and the retries. Returns `None` if the queue pair has
+    /// not failed, or if the program moved it to the error state.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -433,7 +432,7 @@ impl<S> QueuePair<S> {
         Ok(self.query()?.failure)
     }
 
-    /// Moves it to the error state, which flushes all outstanding requests.
+    /// Moves the queue pair to the error state, which flushes all outstanding requests.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
@@ -441,7 +440,7 @@ impl<S> QueuePair<S> {
         self.modify(Modify::Error)
     }
 
-    /// Returns the limits that it was created with.
+    /// Returns the depths and limits that the program chose at creation.
     #[must_use]
     pub fn capabilities(&self) -> Capabilities {
         self.capabilities

@@ -1,4 +1,4 @@
-//! A connected queue pair, from the first message to the last.
+//! A queue pair with a connection: requests it, and ends it.
 
 use super::listener::free_port;
 use super::machine::message::{QpParameters, SMALLEST_MTU};
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A reference to a connection of the state machine. Dropping it gives the connection up.
+/// A reference to a connection of the state machine. Dropping it abandons the connection.
 #[derive(Debug)]
 pub(super) struct Handle {
     pub(super) manager: ManagerRef,
@@ -30,11 +30,11 @@ pub(super) struct Handle {
 /// moves to the error state, which flushes outstanding requests, and the connection's descriptor becomes readable.
 ///
 /// Dropping it destroys the queue pair and sends DREQ. While the device has another listener or connection, DREQ is repeated for 2 s until
-/// the peer answers, as librdmacm does. Dropping the device's last one sends DREQ once: if it is lost, the peer's next request fails.
-/// [`disconnect`](Self::disconnect) waits for the peer's answer.
+/// the peer answers, as in librdmacm. Dropping the device's last listener or connection sends DREQ once: if it is lost, the peer's next
+/// request fails. [`disconnect`](Self::disconnect) waits for the peer's answer.
 #[derive(Debug)]
 pub struct Connection {
-    // Dropped before `qp`, so that the peer is informed first.
+    // Dropped before `qp`, so that DREQ is sent first.
     handle: Handle,
     qp: QueuePair,
     private_data: Vec<u8>,
@@ -76,7 +76,7 @@ pub(super) fn establish(
         max_rd_atomic: theirs.responder_resources,
         selective_repeat: theirs.selective_repeat,
     };
-    // Code 0 disables the timeout: a lost packet would never be sent again.
+    // Code 0 disables the timeout, so a lost packet would never be resent.
     let named = (negotiated.ack_timeout != 0).then(|| AckTimeout::new(negotiated.ack_timeout));
     let options = ConnectOptions {
         ack_timeout: named.unwrap_or(options.ack_timeout),

@@ -15,9 +15,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The lowest port to choose for a program that binds to port 0.
+/// Lowest port that is chosen for a program that binds to port 0.
 const FIRST_PORT: u16 = 32768;
-/// Random ports to try before [`Error::PortTaken`].
+/// Number of random ports to try before [`Error::PortTaken`].
 const PORTS: u32 = 64;
 /// A listener for connection requests to one port. Its descriptor is readable while requests are queued. Dropping it rejects them.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl Listener {
         Err(Error::PortTaken { at })
     }
 
-    /// Returns the address at which it listens.
+    /// Returns the address of the listener.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.address

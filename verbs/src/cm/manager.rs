@@ -1,4 +1,4 @@
-//! A device's connection manager: the state machine, queue pair 1, and the thread that receives messages and repeats unanswered ones.
+//! Connection manager of a device: the state machine, queue pair 1, and the thread that receives messages and repeats unanswered ones.
 //!
 //! It exists while the device has a listener or a connection of this module.
 
@@ -24,7 +24,7 @@ pub(crate) type Connections = Machine<ManagementPort>;
 
 const BACKLOG: usize = 1024;
 
-/// Messages to handle before the timers, so that a flood does not delay the timers.
+/// Maximum number of messages handled before the timers, so that many messages do not delay the timers.
 const BATCH: usize = 64;
 
 /// The slot for a device's manager.
@@ -66,7 +66,7 @@ impl std::fmt::Debug for ManagerRef {
 
 struct StopWithLast(Arc<Inner>);
 
-/// Returns an error in a forked child: it has neither the manager's thread nor its queue pairs, and another thread of the parent may have
+/// Returns an error in a forked child, which has neither the manager's thread nor its queue pairs. Another thread of the parent may have
 /// held a lock.
 fn check_process(device: &Inner) -> Result<(), Error> {
     if device.engine.is_inherited() { Ok(device.engine.check()?) } else { Ok(()) }
@@ -88,7 +88,7 @@ impl Drop for StopWithLast {
         if let Some(running) = place.take_if(|running| running.references == 0) {
             running.manager.stop.store(true, Ordering::Release);
             running.manager.wake.signal();
-            // The thread may have panicked.
+            // Fails if the thread has panicked.
             let _ = running.thread.join();
         }
     }
@@ -117,7 +117,7 @@ impl ManagerRef {
         Ok(lock(&self.manager.machine))
     }
 
-    /// Runs `act` on the state machine, and wakes the thread, which may have a message to repeat.
+    /// Runs `act` on the state machine, and wakes the thread, because the next timer may be due earlier now.
     ///
     /// # Errors
     /// Returns an error in a forked process.
@@ -143,7 +143,7 @@ impl ManagerRef {
         }
         let engine = &self.manager.device.engine;
         engine.check()?;
-        // One turn only: under steady traffic each makes progress.
+        // Runs one turn only, because under steady traffic every turn makes progress.
         Ok(if engine.progress() { ready(&mut *self.machine()?) } else { None })
     }
 
@@ -163,7 +163,7 @@ impl ManagerRef {
         }
     }
 
-    /// Waits as [`wait`](Self::wait) does, but only until `until`. Returns `None` then.
+    /// Waits as [`wait`](Self::wait) does, but at most until `until`. Returns `None` after that time.
     ///
     /// # Errors
     /// As [`wait`](Self::wait).
@@ -188,7 +188,7 @@ impl ManagerRef {
         }
     }
 
-    /// Returns whether the caller may sleep because another thread runs the core. That thread takes over at once.
+    /// Returns whether the caller may sleep because another thread runs the core. Hands the core over to that thread.
     pub(super) fn sleeps(&self) -> bool {
         let engine = &self.manager.device.engine;
         engine.hand_over();
@@ -219,11 +219,11 @@ impl Manager {
     fn run(&self) {
         while !self.stop.load(Ordering::Acquire) {
             let Ok(next) = self.turn() else {
-                // The core has stopped, which every waiting call finds out.
+                // The core has stopped. Each woken call returns that error.
                 return signal_all(&lock(&self.machine));
             };
             sleep([self.port.as_raw_fd(), self.wake.as_raw_fd()], next);
-            // An empty counter is not an error here.
+            // The counter may be 0.
             let _ = self.wake.take();
         }
     }
@@ -240,11 +240,11 @@ impl Manager {
     }
 }
 
-/// The communication ids of the requests that the program has not taken.
+/// Communication ids of the requests that the program has not accepted.
 #[derive(Debug)]
 pub struct Backlog {
     pub(super) requests: VecDeque<u32>,
-    /// A semaphore that counts them.
+    /// A semaphore that counts the requests.
     event_fd: Arc<EventFd>,
 }
 
@@ -262,14 +262,14 @@ impl Backlog {
         self.event_fd.signal();
     }
 
-    /// Takes the oldest request, with the descriptor that `event_fd` creates. If `event_fd` fails, the request stays.
+    /// Removes the oldest request, with the descriptor that `event_fd` creates. If `event_fd` fails, the request remains queued.
     pub(super) fn take(
         &mut self,
         event_fd: impl FnOnce() -> Result<Arc<EventFd>, Error>,
     ) -> Option<Result<(u32, Arc<EventFd>), Error>> {
         let local = *self.requests.front()?;
         Some(event_fd().map(|event_fd| {
-            // An empty counter is not an error here.
+            // The counter may be 0.
             let _ = self.event_fd.take();
             self.requests.pop_front();
             (local, event_fd)
@@ -277,13 +277,13 @@ impl Backlog {
     }
 }
 
-/// The program's data of a connection.
+/// The program's data of one connection.
 #[derive(Debug, Default)]
 pub struct ConnectionNotifier {
-    /// Becomes readable with each change of the state. `None` until the program takes the peer's request, because queued requests must not
-    /// use up the process's descriptors.
+    /// Becomes readable with each change of the state. `None` until the program accepts the peer's request, because queued requests must
+    /// not exhaust the process's descriptors.
     pub(super) event_fd: Option<Arc<EventFd>>,
-    /// Why the peer was not found.
+    /// Reason why the peer was not found.
     pub(super) error: Option<Error>,
 }
 

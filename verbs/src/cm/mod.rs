@@ -1,8 +1,8 @@
 //! Connections by socket address, with the wire protocol of librdmacm. Programs need not exchange [`QpEndpoint`](crate::QpEndpoint)s.
 //!
 //! A peer may be a C program on librdmacm, on Ferroce, on Soft-RoCE or on a NIC. Connections are reliable ones, in the port space of TCP
-//! (`RDMA_PS_TCP`). Requests and replies carry private data: 56 bytes from the side that connects, 196 from the side that accepts; the
-//! shorter data of a program is padded with zeros. Two Ferroce peers use selective repeat if both queue pairs offer it; other peers ignore the
+//! (`RDMA_PS_TCP`). Requests and replies carry private data: 56 bytes from the side that connects, 196 from the side that accepts. Shorter
+//! data of a program is padded with zeros. Two Ferroce peers use selective repeat if both queue pairs offer it; other peers ignore the
 //! offer.
 //!
 //! A device with a listener or a connection has a thread that answers and repeats messages, `ferroce-cm`. It opens queue pair 1, so such
@@ -60,7 +60,7 @@ use crate::ConnectOptions;
 use datapath::siblings::Claim;
 use std::time::Duration;
 
-/// The prefix of service IDs in the port space of TCP (IBA A11.2).
+/// Prefix of service IDs in the port space of TCP (IBA A11.2).
 const TCP_SERVICES: u64 = 0x0106 << 16;
 
 /// The settings of a connection by address, as in `Options::new().private_data(b"hello")`.
@@ -110,7 +110,7 @@ impl Options {
     }
 }
 
-/// Returns what to do about a rejection, to be appended to its message.
+/// Returns the remedy for a rejection, which is appended to its message.
 pub(crate) fn remedy(reason: u16) -> &'static str {
     match reason {
         8 => ": no program listens there; start one, or check the port",

@@ -10,14 +10,14 @@ use roce::wire::Format;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// The interval over which the loads of sprayed paths are counted if no setting gives it.
+/// Interval for counting the loads of sprayed paths, if no setting specifies it.
 const DEFAULT_INTERVAL: Duration = Duration::from_micros(100);
 
 impl CongestionChoice {
     /// Creates the congestion control of a queue pair.
     ///
     /// # Errors
-    /// Returns [`ChoiceError`] if a key is out of its limits, if the algorithm has no use for it, or if the algorithm needs another.
+    /// Returns [`ChoiceError`] if a key is out of its limits, if the algorithm does not use it, or if the algorithm needs another key.
     pub fn build(&self) -> Result<Congestion, ChoiceError> {
         self.check()?;
         let mut congestion = match self.name() {
@@ -193,8 +193,8 @@ impl CongestionChoice {
         self.base_rtt.unwrap_or(Congestion::FIRST_BASE_RTT)
     }
 
-    /// Returns whether HPCC++ shares a link without the number of flows. `flows` and `all_hops`, which only the draft's algorithm has, select
-    /// that algorithm with `auto`.
+    /// Returns whether HPCC++ shares links fairly without a configured number of flows. With `auto`, `flows` and `all_hops` select the
+    /// draft's algorithm, because only that one uses them.
     fn is_fair(&self) -> bool {
         match self.name() {
             CcName::Auto => self.flows.is_none() && !self.all_hops,
@@ -252,7 +252,7 @@ impl CongestionChoice {
         }
     }
 
-    /// Returns `usual` with the parameters that are chosen in place of its own.
+    /// Returns `usual` with the parameters of this choice in place of its own.
     #[must_use]
     pub fn over_dctcp(&self, usual: DctcpConfig) -> DctcpConfig {
         DctcpConfig {
@@ -281,7 +281,7 @@ impl CongestionChoice {
         self.over_dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::new(line_rate, self.base_rtt) })
     }
 
-    /// Returns `usual` with the parameters that are chosen in place of its own.
+    /// Returns `usual` with the parameters of this choice in place of its own.
     #[must_use]
     pub fn over_dcqcn(&self, usual: DcqcnConfig) -> DcqcnConfig {
         DcqcnConfig {
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(window, Congestion::new(CongestionAlgorithm::Fixed { window: 1000, rate: None }));
     }
 
-    /// Each parameter reaches the algorithm, and stays when the link's rate and the round trip become known.
+    /// The algorithm keeps each chosen parameter after the link's rate and the base RTT are set.
     #[test]
     fn chosen_parameters_stay() {
         let tuned = CongestionChoice {
@@ -455,7 +455,7 @@ mod tests {
         }
     }
 
-    /// `auto` would keep its fixed window without a word.
+    /// Otherwise `auto` would keep its fixed window and report no error.
     #[test]
     fn auto_refuses_formats_that_count_no_switches() {
         for (name, format) in Format::ALL {

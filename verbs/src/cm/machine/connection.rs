@@ -1,4 +1,4 @@
-//! One connection: its state, the message that it repeats, and its reaction to the peer's messages.
+//! One connection: its state, the message that it repeats, and its response to the peer's messages.
 
 use super::environment::{Environment, Event};
 use super::message::{self, Key, Kind, Mad, PeerMessage, Pending, QpParameters, Reason, SMALLEST_MTU};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Twice the packet lifetime that Linux assumes for Ethernet (4.096 µs × 2¹⁷).
 pub(super) const TIME_WAIT: Duration = Duration::from_millis(1074);
 
-/// One connection. `C` is the program's data.
+/// State of one connection. `C` is the program's data.
 #[derive(Debug)]
 pub struct CmConnection<C> {
     pub state: State,
@@ -18,21 +18,21 @@ pub struct CmConnection<C> {
     pub ours: QpParameters,
     pub theirs: QpParameters,
     pub mtu: u8,
-    /// The smallest path MTU code that this side agrees to.
+    /// Smallest acceptable path MTU, as a code.
     pub min_mtu: u8,
     pub ack_timeout: u8,
     pub retry_count: u8,
     pub traffic_class: u8,
-    /// The private data of the peer's last message.
+    /// Private data of the peer's last message.
     pub private: Vec<u8>,
-    /// The queue pair that moves to ERR when the connection ends.
+    /// Queue pair that moves to ERR when the connection ends.
     pub qpn: Option<u32>,
     /// `None` once the program has dropped the connection, even if the peer still has it.
     pub program: Option<C>,
     pub remote: u32,
     pub transaction: u64,
     pub pending: Option<Pending>,
-    /// The end of TIME_WAIT. Until then late packets may arrive, so no other connection may use these identifiers.
+    /// End of TIME_WAIT. Late packets may arrive until then, so no other connection may use these identifiers.
     pub time_wait: Option<Instant>,
 }
 
@@ -60,7 +60,7 @@ impl<C> CmConnection<C> {
         }
     }
 
-    /// Enters `state`, and stops repeating messages.
+    /// Enters `state`, and cancels the pending message.
     fn enter<W: Environment<Connection = C>>(
         &mut self,
         state: State,
@@ -87,7 +87,7 @@ impl<C> CmConnection<C> {
         let _ = environment.send(self.source.ip(), self.peer.ip(), &mad);
     }
 
-    /// Registers the DREQ that another process sends if this process dies.
+    /// Registers the DREQ that another process sends if this process ends without disconnecting.
     pub(super) fn register_disconnect<W: Environment>(&self, local: u32, environment: &W) {
         environment.register_disconnect(
             local,
@@ -120,7 +120,7 @@ impl<C> CmConnection<C> {
         self.time_wait
     }
 
-    /// Postpones the repetition of `kind`, because the peer has acknowledged its receipt (MRA) and its program needs time.
+    /// Postpones the repetition of `kind`, because the peer has acknowledged its receipt (MRA) and its program has not answered yet.
     fn wait(&mut self, now: Instant, mra: &PeerMessage<'_>, kind: Kind, restarts_timeout: bool) {
         if let Some(pending) = &mut self.pending
             && let Some(time) = message::read_mra(mra.mad(), kind)
@@ -129,7 +129,8 @@ impl<C> CmConnection<C> {
         }
     }
 
-    /// Repeats the request with the next smaller path MTU. Returns when, or `None` if this side accepts no smaller one.
+    /// Repeats the request with the next smaller path MTU. Returns when the next copy is due, or `None` if this side accepts no smaller
+    /// MTU.
     fn lower_mtu(&mut self, now: Instant) -> Option<Instant> {
         let pending = self.pending.as_mut().filter(|_| self.mtu > self.min_mtu)?;
         self.mtu -= 1;
@@ -188,14 +189,14 @@ impl<C> CmConnection<C> {
                     return self.disconnected(now, local, environment);
                 }
             }
-            // A duplicate, or a message that has no meaning in this state.
+            // A duplicate, or a message that is not valid in this state.
             _ => {}
         }
         None
     }
 
-    /// Handles a rejection. Linux also rejects after its program has accepted: a peer that has waited in vain for this side's RTU rejects its
-    /// own reply, and this side may have posted requests by then.
+    /// Handles a rejection. A Linux peer also rejects a connection that its program has accepted, if no RTU arrives in time. This side may
+    /// have posted requests by then.
     fn rejected<W: Environment<Connection = C>>(
         &mut self,
         now: Instant,

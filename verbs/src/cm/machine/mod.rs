@@ -1,6 +1,6 @@
-//! The connection manager's state machine (IBA 12.9.7). Its inputs are messages, calls and time; its outputs are messages and events.
+//! The connection manager's state machine (IBA 12.9.7). Its inputs are messages, calls and the time; its outputs are messages and events.
 //!
-//! It has no clock, no thread and no port, so a test is a script. `manager` runs it for the Rust API, and `verbs/c/src/rdmacm/` for
+//! It has no clock, no thread and no port, so tests run it step by step. `manager` runs it for the Rust API, and `verbs/c/src/rdmacm/` for
 //! `librdmacm`.
 
 mod connection;
@@ -25,10 +25,10 @@ use unresolved::Unresolved;
 
 /// The time during which a DREQ is repeated.
 const DISCONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The longest time to wait for an answer. The limit keeps the sum with the clock from overflowing.
+/// The longest timeout of a message. The limit prevents an overflow of its sum with the current time.
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A listener: the service that it claims, and the program's data.
+/// A listener: the service that it listens to, and the program's data.
 pub struct Listening<L> {
     pub claim: Claim,
     xrc: bool,
@@ -38,7 +38,7 @@ pub struct Listening<L> {
 /// All connections and listeners of a device.
 pub struct Machine<W: Environment> {
     guid: [u8; 8],
-    /// The code of the port's largest path MTU at the moment.
+    /// Code of the port's current largest path MTU.
     pub mtu: u8,
     max_rd_atomic: u8,
     connections: HashMap<u32, CmConnection<W::Connection>>,
@@ -46,7 +46,7 @@ pub struct Machine<W: Environment> {
     requests: HashMap<(IpAddr, u32), u32>,
     pub listeners: Vec<Listening<W::Listener>>,
     pub unresolved: Unresolved,
-    /// When each connection's timer is due. An outdated entry costs one look-up.
+    /// Time at which each connection's timer is due. An outdated entry costs one look-up.
     timers: BTreeSet<(Instant, u32)>,
 }
 
@@ -161,7 +161,7 @@ impl<W: Environment> Machine<W> {
         let Some(connection) = self.connections.get_mut(&local) else { return };
         if connection.state == State::ReplyReceived {
             connection.state = State::Established;
-            // If it is lost, the peer repeats its REP.
+            // If the RTU is lost, the peer repeats its REP.
             let _ = environment.send(
                 connection.source.ip(),
                 connection.peer.ip(),
@@ -178,13 +178,13 @@ impl<W: Environment> Machine<W> {
         put_private(&mut mad, Kind::Reject, private, environment)?;
         if connection.state == State::RequestReceived {
             connection.state = State::Ended(End::Disconnected);
-            // If it is lost, the peer repeats its request.
+            // If the REJ is lost, the peer repeats its request.
             let _ = environment.send(connection.source.ip(), connection.peer.ip(), &mad);
         }
         Ok(())
     }
 
-    /// Disconnects: sends DREQ, and repeats it for up to 2 s until the peer answers.
+    /// Sends DREQ, and repeats it for up to 2 s until the peer answers.
     pub fn disconnect(&mut self, local: u32, now: Instant, environment: &W) {
         let Some(connection) = self.connections.get_mut(&local) else { return };
         if connection.state.is_connected() {
@@ -194,11 +194,12 @@ impl<W: Environment> Machine<W> {
         }
     }
 
-    /// Gives up a connection that the program has dropped. A peer with a connection receives DREQ until it answers, any other peer one REJ.
+    /// Abandons a connection that the program has dropped. Sends DREQ until it is answered to a peer with a connection, and one REJ to any
+    /// other peer.
     pub fn abandon(&mut self, local: u32, now: Instant, environment: &W) {
         let Some(connection) = self.connections.get_mut(&local) else { return };
         let state = connection.state;
-        // The program's queue pair and descriptor are gone, and the manager may end before the peer answers.
+        // The program has dropped its queue pair and descriptor, and the manager may end before the peer answers.
         (connection.program, connection.qpn) = (None, None);
         environment.unregister_disconnect(local);
         self.disconnect(local, now, environment);
@@ -235,7 +236,7 @@ impl<W: Environment> Machine<W> {
         self.connections.remove(&local);
     }
 
-    /// Sends a message, and repeats it for up to `timeout` until it is answered.
+    /// Sends a message, and repeats it until it is answered, for up to `timeout`.
     fn begin(&mut self, local: u32, mad: Mad, timeout: Duration, now: Instant, environment: &W) {
         let Some(connection) = self.connections.get_mut(&local) else { return };
         connection.pending = Some(Pending::new(mad, local, now, timeout.min(MAX_TIMEOUT)));
@@ -277,7 +278,7 @@ impl<W: Environment> Machine<W> {
         }
         match environment.send(connection.source.ip(), connection.peer.ip(), &pending.mad) {
             Ok(Sent::Resolving) => pending.postpone(now),
-            // Only a new request fails: in other states the peer has been found before.
+            // Only a request can fail this way: in other states the peer's address has been resolved before.
             Err(error) if connection.state == State::RequestSent => {
                 return connection.end(local, End::NotFound, Event::NotFound(error), environment);
             }
@@ -294,7 +295,7 @@ impl<W: Environment> Machine<W> {
             return self.on_request(now, from, mad, environment).unwrap_or_default();
         }
         let local = match kind {
-            // A peer that withdrew its request never learned this side's communication id.
+            // A peer that withdrew its request does not have this side's communication id.
             Kind::Reject if receiver == 0 => self.requests.get(&(from, sender)).copied().unwrap_or(0),
             _ => receiver,
         };
@@ -321,14 +322,14 @@ impl<W: Environment> Machine<W> {
         let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
         let request = Request::read(mad)?;
         if let Some(&local) = self.requests.get(&(from, remote)) {
-            // A duplicate. The timer repeats the reply; without a reply, MRA makes the peer wait for the program.
+            // A duplicate. The timer repeats the reply. Without a reply, the MRA extends the peer's timeout.
             if self.connection(local).is_some_and(|connection| connection.state == State::RequestReceived) {
                 answer(from, &message::mra(transaction, local, remote), environment);
             }
             return None;
         }
         let (service, at) = (request.service, request.destination.ip());
-        // The message's destination is only the peer's claim.
+        // The destination in the message is not authenticated, so it must be an address of the device.
         if !environment.is_own(at) || at.is_ipv4() != from.is_ipv4() {
             return None;
         }
@@ -362,13 +363,13 @@ impl<W: Environment> Machine<W> {
     }
 }
 
-/// Answers a peer that has no connection. The answer is not repeated.
+/// Sends one answer to a peer without a connection.
 fn answer<W: Environment>(to: IpAddr, mad: &Mad, environment: &W) {
     let any = if to.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
     let _ = environment.send(any, to, mad);
 }
 
-/// Returns the connection that `from` requests, with as many READs and atomics in flight as both sides support.
+/// Returns the connection that `from` requests, with the number of READs and atomics that both sides support.
 fn incoming<C>(request: &Request, from: IpAddr, max_rd_atomic: u8, random: u32) -> CmConnection<C> {
     let ours = QpParameters {
         psn: random & 0xff_ffff,
@@ -377,7 +378,7 @@ fn incoming<C>(request: &Request, from: IpAddr, max_rd_atomic: u8, random: u32) 
         xrc: request.qp.xrc,
         ..QpParameters::default()
     };
-    // The packet's source is the peer's address, whatever the message contains.
+    // The connection uses the source address of the packet, not the address in the message.
     let peer = SocketAddr::new(from, request.source.port());
     CmConnection {
         state: State::RequestReceived,

@@ -1,4 +1,4 @@
-//! The states of a connection, and how it ends.
+//! The states of a connection, and the ways in which it ends.
 
 /// The state of a connection (IBA 12.9.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum State {
     Ended(End),
 }
 
-/// How a connection ended.
+/// The way in which a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Disconnected,
@@ -24,7 +24,7 @@ pub enum End {
 }
 
 impl State {
-    /// Returns whether the peer has, or may have, a connection that a DREQ ends.
+    /// Returns whether the peer has, or may have, a connection. DREQ ends it.
     pub(super) fn is_connected(self) -> bool {
         matches!(self, Self::Established | Self::ReplySent | Self::ReplyReceived)
     }

@@ -1,4 +1,4 @@
-//! Scripts with two machines, the messages that each sends, and a clock that the script advances.
+//! Tests with two machines that exchange messages, and a clock that the test advances.
 
 use super::connection::TIME_WAIT;
 use super::*;
@@ -11,14 +11,14 @@ const SERVER: &str = "10.0.0.1:7471";
 const SERVICE: u64 = 0x0106_0000 | 7471;
 const TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Records what a machine sends, which queue pairs it ends and what it reports. Every peer is resolved.
+/// Records the messages that a machine sends, the queue pairs that it ends, and its events. Every peer is resolved.
 #[derive(Default)]
 struct Script {
     sent: RefCell<Vec<Mad>>,
     ended: RefCell<Vec<u32>>,
     reported: RefCell<Vec<Event<()>>>,
     numbers: RefCell<u32>,
-    /// The number of requests that wait for the program, at most; `None` for no limit.
+    /// Maximum number of queued requests; `None` for no limit.
     backlog: Option<usize>,
 }
 
@@ -134,7 +134,7 @@ impl Host {
         self.machine.request(connection, (SERVICE, b"words"), timeout, now, &self.environment).unwrap()
     }
 
-    /// Receives what `from` sent, except the messages that `lost` selects.
+    /// Receives the messages of `from`, except those that `lost` selects.
     fn receives(&mut self, now: Instant, from: &Self, mut lost: impl FnMut(&Mad) -> bool) {
         for mad in from.environment.sent.take().iter().filter(|mad| !lost(mad)) {
             self.machine.receive(now, from.ip, mad, &self.environment);
@@ -158,7 +158,7 @@ impl Host {
     }
 }
 
-/// IBA 12.9.7: each message of a connection's life is lost once and repeated.
+/// IBA 12.9.7: each message of a connection is lost once and repeated.
 #[test]
 fn a_connection_survives_the_loss_of_each_message() {
     let mut now = Instant::now();
@@ -200,7 +200,7 @@ fn a_connection_survives_the_loss_of_each_message() {
     assert_eq!(lost.len(), 5, "REQ, REP, RTU, DREQ and DREP: {lost:?}");
 }
 
-/// IBA 12.6.6: the server answers the second copy of the request with an MRA, and the client sends no third one.
+/// IBA 12.6.6: the server answers the second copy of the request with an MRA, and the client sends no third copy.
 #[test]
 fn a_client_waits_for_a_program_that_accepts_late() {
     for seconds in [5, 10, 30] {
@@ -228,7 +228,7 @@ fn a_client_waits_for_a_program_that_accepts_late() {
     }
 }
 
-/// The program takes 5 ms to accept a request, and only one waits at a time: all others are dropped and repeated.
+/// The program accepts a request in 5 ms, and the backlog is one request. All others are dropped and repeated.
 #[test]
 fn two_hundred_clients_of_a_listener_with_a_backlog_of_one_connect_while_linux_would_wait() {
     let mut now = Instant::now();
@@ -274,7 +274,7 @@ fn a_connection_that_is_dropped_before_its_reply_arrives_is_rejected() {
     assert!(client.state(here).starts_with("Ended(Rejected"), "{}", client.state(here));
 }
 
-/// IBA 12.9.7: the request to disconnect is lost twice, and neither side keeps anything.
+/// IBA 12.9.7: the request to disconnect is lost twice. Afterwards neither side has any state of the connection.
 #[test]
 fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     let mut now = Instant::now();
@@ -301,7 +301,7 @@ fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     assert!(client.machine.connections.is_empty());
     assert_eq!(now - ended, TIME_WAIT);
     assert!(client.environment.ended.take().is_empty(), "the queue pair is gone already");
-    // A connection whose peer never answers is removed too.
+    // A connection whose peer never answers is removed, too.
     server.machine.abandon(there, now, &server.environment);
     server.machine.run_timers(now, &server.environment);
     let (mut client, here) = Host::asking(now);
@@ -314,7 +314,7 @@ fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
     assert!(client.machine.connections.is_empty());
 }
 
-/// IBA 12.9.8.4: during TIME_WAIT no other connection has its identifiers, because late packets may arrive.
+/// IBA 12.9.8.4: during TIME_WAIT no other connection uses these identifiers, because late packets may arrive.
 #[test]
 fn a_delayed_copy_of_a_request_begins_no_connection_during_time_wait() {
     let mut now = Instant::now();
@@ -473,7 +473,8 @@ fn a_side_that_times_out_informs_the_peer() {
     );
 }
 
-/// IBA 12.9.7; Linux's `cm_acquire_id`: both communication ids, the peer's address and the queue pair of a request to disconnect.
+/// IBA 12.9.7; Linux's `cm_acquire_id`: a message must match both communication ids, the peer's address and, in a request to disconnect,
+/// the QPN.
 #[test]
 fn a_message_about_another_connection_changes_nothing() {
     const LOCAL: u32 = 0x1234_5678;

@@ -1,21 +1,21 @@
 //! Requests for connections or datagram services whose sources are not resolved yet.
 //!
-//! Any host on the network can forge the source of a request. A request therefore reaches the program only after its source, or the router
-//! to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of queued requests is limited, and the oldest
-//! is dropped first: a real peer answers soon, and repeats a request that was dropped.
+//! Any host on the network can forge the source of a request. A request is therefore passed to the program only after its source, or the
+//! router to it, has answered ARP or neighbour discovery. No thread waits for the answer. The number of queued requests is limited, and the
+//! oldest is dropped first: the source of a valid request answers soon, and repeats a request that was dropped.
 
 use super::message::{self, FIRST_CHECK, Mad};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The maximum number of queued requests.
+/// Maximum number of queued requests.
 pub const LIMIT: usize = 256;
 
 struct QueuedRequest {
     from: IpAddr,
     mad: Mad,
-    /// When to check for the source's Ethernet address again.
+    /// Time of the next check whether the source is resolved.
     next: Instant,
     pause: Duration,
 }
@@ -43,7 +43,7 @@ impl Unresolved {
         match poll_resolution(from) {
             Ok(true) => return true,
             Ok(false) => self.queue(now, from, mad),
-            // The source does not answer.
+            // The source does not answer, so the request is dropped.
             Err(_) => {}
         }
         false
@@ -61,7 +61,7 @@ impl Unresolved {
         });
     }
 
-    /// Removes and returns the requests whose sources are resolved by now. Drops those whose sources do not answer.
+    /// Removes and returns the requests whose sources are resolved. Drops those whose sources do not answer.
     pub fn resolved<E>(
         &mut self,
         poll_resolution: impl Fn(IpAddr) -> Result<bool, E>,

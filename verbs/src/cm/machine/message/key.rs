@@ -1,39 +1,39 @@
 //! The fields that identify the connection of a message (IBA 12.9.7; `cm_acquire_id` in Linux's `drivers/infiniband/core/cm.c`).
 //!
-//! The state machine acts only on a [`PeerMessage`], which only [`Key::matches`] returns. A message of which one field is wrong therefore
-//! changes no connection.
+//! The state machine acts only on a [`PeerMessage`], which only [`Key::matches`] returns. A message with one wrong field therefore changes
+//! no connection.
 
 use super::{Kind, Mad, ids, kind, private_data, transaction, word};
 use std::net::IpAddr;
 
-/// The offset of the queue pair number in a request to disconnect (IBA 12.6.10, "Remote QPN").
+/// Offset of the queue pair number in a request to disconnect (IBA 12.6.10, "Remote QPN").
 const DISCONNECTED_QPN: usize = 8;
 
-/// The fields that identify a connection in its peer's messages.
+/// The fields that identify a connection in the messages of its peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     /// The peer's address.
     pub peer: IpAddr,
     /// This side's communication id.
     pub local: u32,
-    /// The peer's communication id. `None` until a message of the peer has contained it.
+    /// The peer's communication id. `None` until a message of the peer has arrived.
     pub remote: Option<u32>,
     /// The number of this side's queue pair, as sent to the peer.
     pub qpn: u32,
 }
 
-/// A message from the peer of a connection, about that connection.
+/// A message of the peer about its connection.
 pub struct PeerMessage<'a> {
     kind: Kind,
     mad: &'a Mad,
 }
 
 impl Key {
-    /// Returns a message that came from `from`, if all its identifiers are this connection's.
+    /// Returns the message from `from`, if all its identifiers are this connection's.
     pub fn matches<'a>(&self, from: IpAddr, mad: &'a Mad) -> Option<PeerMessage<'a>> {
         let kind = kind(mad)?;
         let (sender, receiver) = ids(mad);
-        // A peer that withdrew its request never learned this side's id (IBA 12.6.7.2, reason 4).
+        // A peer that withdrew its request does not have this side's id (IBA 12.6.7.2, reason 4).
         let is_receiver =
             receiver == self.local || kind == Kind::Reject && receiver == 0 && self.remote.is_some();
         let is_sender = self.remote.is_none_or(|remote| remote == sender);
@@ -66,7 +66,7 @@ impl<'a> PeerMessage<'a> {
     }
 }
 
-/// Messages for the state machine's test.
+/// Messages for the tests of the state machine.
 #[cfg(test)]
 pub(crate) mod tests {
     use super::super::{BODY, message};
@@ -87,7 +87,7 @@ pub(crate) mod tests {
         KINDS.map(message).into()
     }
 
-    /// Returns each of these messages with each identifying byte wrong in turn, and from another host.
+    /// Returns copies of these messages: one for each identifying byte, with that byte wrong, and one from another host.
     pub fn wrong_messages(key: &Key, remote: u32) -> Vec<(String, IpAddr, Mad)> {
         let other = match key.peer {
             IpAddr::V4(_) => IpAddr::from([10, 9, 9, 9]),

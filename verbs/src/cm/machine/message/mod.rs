@@ -1,4 +1,4 @@
-//! The messages of the connection manager (IBA 12.6), in management datagrams: bytes to values and back, without state.
+//! Encodes and decodes the messages of the connection manager (IBA 12.6), which are management datagrams.
 
 pub mod key;
 mod pending;
@@ -24,40 +24,41 @@ pub enum Sent {
     Resolving,
 }
 
-/// The offset of a message's body, after the datagram's header (IBA 13.4.3).
+/// Offset of a message's body, after the datagram's header (IBA 13.4.3).
 pub const BODY: usize = 24;
 /// Base version, class (connection management), class version and method (send).
 const HEADER: [u8; 4] = [1, 0x07, 2, 3];
-/// The length of the address header at the start of a request's private data (IBA A11.4.3).
+/// Length of the address header at the start of a request's private data (IBA A11.4.3).
 const ADDRESS_HEADER: usize = 36;
-/// The version of the address header. Linux accepts no other (`CMA_VERSION`).
+/// Version of the address header. Linux accepts no other (`CMA_VERSION`).
 const ADDRESS_VERSION: u8 = 0;
 
-/// The default P_Key of RoCE, and the bit of a full member (IBA 10.9.2). Limited members cannot reach each other, but this side is a full one.
+/// Default P_Key of RoCE, and the bit of a full member (IBA 10.9.2). Limited members cannot communicate with each other, but this side is a
+/// full member.
 const PARTITION: u16 = 0xffff;
 const FULL_MEMBER: u16 = 0x8000;
 
-/// The code of the smallest path MTU, 256 bytes.
+/// Code of the smallest path MTU, 256 bytes.
 pub const SMALLEST_MTU: u8 = 1;
 
-/// The code of the time that an answer may take, as Linux sends it (`CMA_CM_MRA_SETTING`): 4.096 µs × 2^24, 69 s.
+/// Code of the service timeout in an MRA, as Linux sends it (`CMA_CM_MRA_SETTING`): 4.096 µs × 2^24, 69 s.
 const SERVICE_TIMEOUT: u8 = 24;
 
-/// The offset of the Q_Key, which a request and a reply of a reliable connection leave unused. Other peers ignore it.
+/// Offset of the Q_Key, which requests and replies of a reliable connection do not use. Other peers ignore it.
 const REQUEST_OFFER: usize = 28;
 const REPLY_OFFER: usize = 8;
-/// The value of that field if the sender offers selective repeat (`docs/reference/wire.md`).
+/// Value of that field if the sender offers selective repeat (`docs/reference/wire.md`).
 const SELECTIVE_REPEAT: u32 = u32::from_be_bytes(*b"FRsr");
 
-/// The transport service that refers to the extended transport type, and the extended type of XRC (IBA A14.6).
+/// Transport service for the extended transport type, and the extended type of XRC (IBA A14.6).
 const OTHER_SERVICE: u8 = 3;
 const XRC: u8 = 1;
 
-/// The attribute of a message: its kind (IBA 12.6.2).
+/// The kind of a message, as its attribute (IBA 12.6.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Request = 0x10,
-    /// Message receipt acknowledgement (MRA): the answer takes time.
+    /// Message receipt acknowledgement (MRA): the answer will be late.
     MessageReceipt = 0x11,
     Reject = 0x12,
     Reply = 0x13,
@@ -78,7 +79,7 @@ impl Kind {
 /// The reason of a rejection (IBA 12.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The sender no longer waits.
+    /// The sender's timeout has expired.
     Timeout = 4,
     InvalidService = 8,
     InvalidMtu = 26,
@@ -89,15 +90,15 @@ pub enum Reason {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpParameters {
     pub qpn: u32,
-    /// The PSN that the other side must begin with (IBA 12.7.31).
+    /// First PSN that the other side sends (IBA 12.7.31).
     pub psn: u32,
     pub responder_resources: u8,
     pub initiator_depth: u8,
     pub rnr_retry: u8,
     pub srq: bool,
-    /// The queue pair is an XRC initiator or target (IBA A14.6).
+    /// Whether the queue pair is an XRC initiator or target (IBA A14.6).
     pub xrc: bool,
-    /// The side offers selective repeat. A reply does so only if the request did.
+    /// Whether the side offers selective repeat. A reply does so only if the request did.
     pub selective_repeat: bool,
 }
 
@@ -112,7 +113,7 @@ pub struct Request {
     pub mtu: u8,
     /// Local ACK timeout code.
     pub ack_timeout: u8,
-    /// The traffic class of both directions: DSCP and ECN.
+    /// Traffic class of both directions: DSCP and ECN.
     pub traffic_class: u8,
     pub source: SocketAddr,
     pub destination: SocketAddr,
@@ -155,7 +156,7 @@ pub fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
     mad
 }
 
-/// Returns the kind of a datagram, or `None` if its class or attribute is another.
+/// Returns the kind of a datagram, or `None` if it has another class or attribute.
 pub fn kind(mad: &Mad) -> Option<Kind> {
     let kinds = [
         Kind::Request,
@@ -176,7 +177,7 @@ pub fn transaction(mad: &Mad) -> u64 {
     u64::from_be_bytes(std::array::from_fn(|n| mad[8 + n]))
 }
 
-/// Returns the sender's communication id, and the receiver's as the sender knows it.
+/// Returns the communication ids of the sender and the receiver, as the sender wrote them.
 pub fn ids(mad: &Mad) -> (u32, u32) {
     (word(mad, 0), word(mad, 4))
 }
@@ -223,8 +224,8 @@ pub fn put_addresses(mad: &mut Mad, at: usize, source: SocketAddr, destination: 
     put(mad, at + 20, place(destination.ip()));
 }
 
-/// Returns source and destination of an address header. The destination's port is that of `service`. `None` if the header is of another
-/// version or address family.
+/// Returns the source and destination of an address header. The destination's port is that of `service`. Returns `None` if the header has
+/// another version or address family.
 pub fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, SocketAddr)> {
     if mad[BODY + at] != ADDRESS_VERSION {
         return None;
@@ -245,7 +246,7 @@ impl Request {
     pub fn write(&self, mad: &mut Mad) {
         let QpParameters { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc, .. } =
             self.qp;
-        /// As Linux sends it: 4.096 µs × 2^20, 4.3 s.
+        /// Response timeout as Linux sends it: 4.096 µs × 2^20, 4.3 s.
         const RESPONSE_TIMEOUT: u8 = 20;
         const MAX_RETRIES: u8 = 15;
         put(mad, 8, self.service.to_be_bytes());
@@ -253,13 +254,13 @@ impl Request {
         put_offer(mad, REQUEST_OFFER, &self.qp);
         put_split(mad, 32, qpn, responder_resources);
         put_split(mad, 36, 0, initiator_depth);
-        // Reliable connection, or the extended type; no end-to-end flow control.
+        // Reliable connection, or the extended type; without end-to-end flow control.
         let (service, extended) = if xrc { (OTHER_SERVICE, XRC) } else { (0, 0) };
         put_split(mad, 40, 0, RESPONSE_TIMEOUT << 3 | service << 1);
         put_split(mad, 44, psn, RESPONSE_TIMEOUT << 3 | self.retry_count & 7);
         put(mad, 48, PARTITION.to_be_bytes());
         put(mad, 50, [self.mtu << 4 | rnr_retry & 7, MAX_RETRIES << 4 | u8::from(srq) << 3 | extended]);
-        // LIDs have no meaning on Ethernet.
+        // LIDs are not used on Ethernet.
         put(mad, 52, [0xff; 4]);
         put(mad, 56, gid(self.source.ip()));
         put(mad, 72, gid(self.destination.ip()));
@@ -267,7 +268,7 @@ impl Request {
         put_addresses(mad, 140, self.source, self.destination);
     }
 
-    /// Returns `None` for a request of another transport, partition or version, which no side could accept.
+    /// Parses a request. Returns `None` for another transport, partition or version, which no listener could accept.
     pub fn read(mad: &Mad) -> Option<Self> {
         if u16::from_be_bytes(get(mad, 48)) | FULL_MEMBER != PARTITION {
             return None;
@@ -317,10 +318,10 @@ fn put_offer(mad: &mut Mad, at: usize, qp: &QpParameters) {
 
 /// Writes the fields of a reply (IBA 12.6.8).
 pub fn write_reply(mad: &mut Mad, qp: &QpParameters, guid: [u8; 8]) {
-    /// The target ACK delay, as Linux sends it for a software device.
+    /// Target ACK delay, as Linux sends it for a software device.
     const ACK_DELAY: u8 = 15;
     put_offer(mad, REPLY_OFFER, qp);
-    // An XRC target's number is in the field of the end-to-end context.
+    // The QPN of an XRC target is in the field of the end-to-end context.
     put_split(mad, if qp.xrc { 16 } else { 12 }, qp.qpn, 0);
     put_split(mad, 20, qp.psn, 0);
     put(mad, 24, [qp.responder_resources, qp.initiator_depth, ACK_DELAY << 3]);
@@ -328,7 +329,7 @@ pub fn write_reply(mad: &mut Mad, qp: &QpParameters, guid: [u8; 8]) {
     put(mad, 28, guid);
 }
 
-/// Reads a reply. `xrc` says whether the request was an XRC initiator's.
+/// Reads a reply. `xrc` is whether the request was an XRC initiator's.
 pub fn read_reply(mad: &Mad, xrc: bool) -> QpParameters {
     let last = mad[BODY + 27];
     QpParameters {
@@ -345,7 +346,7 @@ pub fn read_reply(mad: &Mad, xrc: bool) -> QpParameters {
 
 /// Returns a rejection (IBA 12.6.7) of a request or, with [`Reason::Timeout`], the withdrawal of the sender's own message.
 pub fn reject(transaction: u64, local: u32, remote: u32, reason: Reason, guid: [u8; 8]) -> Mad {
-    /// The code for a rejected message that is neither a request nor a reply.
+    /// Code for a rejected message that is neither a request nor a reply.
     const NO_MESSAGE: u8 = 2;
     let mut mad = message(Kind::Reject, transaction, local, remote);
     put(&mut mad, 10, (reason as u16).to_be_bytes());
@@ -368,7 +369,7 @@ pub fn mra(transaction: u64, local: u32, remote: u32) -> Mad {
     mad
 }
 
-/// Returns how long the sender of an MRA may take to answer a message of `kind`. `None` if the MRA is for another message.
+/// Returns the service timeout of an MRA for a message of `kind`. Returns `None` if the MRA is for another message.
 pub fn read_mra(mad: &Mad, kind: Kind) -> Option<Duration> {
     let [message, timeout] = get(mad, 8);
     let received = match message >> 6 {
@@ -376,7 +377,7 @@ pub fn read_mra(mad: &Mad, kind: Kind) -> Option<Duration> {
         1 => Kind::Reply,
         _ => return None,
     };
-    // Limits how long a peer can make this side wait.
+    // Limits the delay that a peer can cause.
     let code = (timeout >> 3).min(SERVICE_TIMEOUT);
     (received == kind).then(|| Duration::from_nanos(4096 << code))
 }

@@ -1,16 +1,16 @@
-//! A message that is repeated until it is answered, and when the next copy is due.
+//! A message that is repeated until it is answered, with the time of the next copy.
 
 use super::Mad;
 use std::time::{Duration, Instant};
 
-/// The delay before the first check whether a peer's Ethernet address is resolved.
+/// Delay before the first check whether a peer's Ethernet address is resolved.
 pub const FIRST_CHECK: Duration = Duration::from_millis(1);
 
-/// The delay after the first copy. It doubles with each copy, up to [`MAX_DELAY`].
+/// Delay after the first copy. It doubles with each copy, up to [`MAX_DELAY`].
 const FIRST: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_millis(4295);
 
-/// The delay after the first rejection because no program listens, and the number of such rejections after which the request is repeated.
+/// Delay after the first rejection because no program listens. The request is repeated after at most [`MAX_REFUSALS`] such rejections.
 const FIRST_REFUSAL: Duration = Duration::from_millis(10);
 const MAX_REFUSALS: u32 = 7;
 
@@ -18,16 +18,16 @@ const MAX_REFUSALS: u32 = 7;
 #[derive(Debug)]
 pub struct Pending {
     pub mad: Mad,
-    /// When the next copy is due.
+    /// Time at which the next copy is due.
     pub next: Instant,
-    /// When the sender gives up.
+    /// Time at which the message times out.
     pub until: Instant,
     timeout: Duration,
     copies: u32,
     refusals: u32,
-    /// The delay before the next check for the receiver's Ethernet address.
+    /// Delay before the next check whether the receiver's Ethernet address is resolved.
     check_delay: Duration,
-    /// The sender's communication id, which is random, so that the clients of a busy server do not repeat in step.
+    /// The sender's communication id. It is random, so that the clients of a busy server do not repeat at the same times.
     seed: u32,
 }
 
@@ -46,11 +46,11 @@ impl Pending {
         }
     }
 
-    /// Schedules the next copy after one was sent. Up to a quarter of the delay is random.
+    /// Schedules the next copy after one was sent. The delay is shortened at random by up to a quarter.
     pub fn sent(&mut self, now: Instant) {
         let pause = (FIRST * 2_u32.pow(self.copies.min(8))).min(MAX_DELAY);
         self.copies = self.copies.saturating_add(1);
-        // An odd multiplier spreads ids that differ by little.
+        // The odd multiplier spreads similar ids.
         let random = self.seed.wrapping_add(self.copies).wrapping_mul(0x9e37_79b1) >> 16;
         self.schedule(now + pause - pause / 4 * random / 0x1_0000);
     }
@@ -61,8 +61,8 @@ impl Pending {
         self.check_delay = (2 * self.check_delay).min(FIRST);
     }
 
-    /// Postpones the next copy by `time`, the time that the receiver's answer may take (IBA 12.6.6). If `restarts`, the sender's timeout
-    /// starts anew after that time.
+    /// Postpones the next copy by `time`, the service timeout of the receiver (IBA 12.6.6). If `restarts`, the sender's timeout restarts
+    /// after that time.
     pub fn wait(&mut self, now: Instant, time: Duration, restarts: bool) {
         if restarts {
             self.until = now + time + self.timeout;
@@ -70,11 +70,11 @@ impl Pending {
         self.schedule(now + time);
     }
 
-    /// Returns when to repeat a request that was rejected because no program listens: after 10 ms, then after twice as long each time, 1.3 s in
-    /// all. With `None`, the failure is reported to the program.
+    /// Returns when to repeat a request that was rejected because no program listens: after 10 ms, then after a delay that doubles each
+    /// time, 1.3 s in all. Returns `None` if the failure is to be reported to the program.
     ///
-    /// Programs agree over a socket to connect now, and the server listens only after that (`perftest -R`). A client of Linux starts slowly
-    /// enough for that; this one does not.
+    /// Some servers listen only after they have told their clients over a socket to connect (`perftest -R`). A client on Linux starts
+    /// slowly enough for that; this one does not.
     pub fn refused(&mut self, now: Instant) -> Option<Instant> {
         if self.refusals >= MAX_REFUSALS {
             return None;
@@ -93,7 +93,7 @@ impl Pending {
 mod tests {
     use super::*;
 
-    /// The time that Linux waits.
+    /// The service timeout that Linux sends.
     const TIMEOUT: Duration = Duration::from_secs(69);
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         assert!(spread > FIRST / 5, "{spread:?}");
     }
 
-    /// IBA 12.6.6.
+    /// IBA 12.6.6: the service timeout delays the next copy, and can restart the sender's timeout.
     #[test]
     fn an_mra_delays_the_next_copy_and_restarts_the_timeout_only_with_restarts() {
         let (now, chosen, time) = (Instant::now(), Duration::from_secs(8), Duration::from_secs(5));

@@ -3,7 +3,7 @@
 use super::{BODY, Mad, addresses, get, put, put_addresses, word};
 use std::net::SocketAddr;
 
-/// The offset of the request's private data.
+/// Offset of the request's private data.
 const PRIVATE: usize = 16;
 
 /// The status in the answer to a request (IBA 12.11.2.2).

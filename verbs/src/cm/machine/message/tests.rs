@@ -35,7 +35,7 @@ fn a_request_of_linux_is_read_and_written_again() {
     assert_eq!(request.destination, "10.77.0.1:7174".parse().unwrap());
     let mut ours = message(Kind::Request, transaction(&theirs), ids(&theirs).0, 0);
     request.write(&mut ours);
-    // The flow label and the packet rate of the path are Linux's own choice.
+    // Flow label and packet rate of the path are values that Linux chooses.
     ours[BODY + 88..BODY + 92].copy_from_slice(&theirs[BODY + 88..BODY + 92]);
     assert_eq!(ours, theirs);
 }
@@ -85,7 +85,7 @@ fn xrc_is_another_service() {
     assert_eq!(read_reply(&reply, true), qp);
 }
 
-/// The messages of Linux contain no offer, and one with the offer differs only in the Q_Key.
+/// Linux messages contain no offer. A message with the offer differs from them only in the Q_Key.
 #[test]
 fn selective_repeat_is_offered_where_other_peers_do_not_look() {
     let linux = captured();
@@ -146,7 +146,8 @@ fn a_rejection_contains_its_reason() {
     }
 }
 
-/// Linux accepts no other version of the address header (`CMA_VERSION`), and RoCE has one partition (IBA 10.9.2), of which this qp is a full member.
+/// Linux accepts no other version of the address header (`CMA_VERSION`). RoCE has one partition (IBA 10.9.2), of which this queue pair is a
+/// full member.
 #[test]
 fn a_request_of_another_version_or_partition_is_ignored() {
     let theirs = captured()[0];

@@ -39,7 +39,7 @@ pub struct AddressHandle {
 #[must_use = "it changes nothing before it is passed to address()"]
 #[non_exhaustive]
 pub struct AddressOptions {
-    /// The GID index of the source address. With `None`, [`gid_towards`](crate::DeviceInfo::gid_towards) chooses it.
+    /// GID index of the source address. With `None`, [`gid_towards`](crate::DeviceInfo::gid_towards) chooses it.
     pub gid_index: Option<usize>,
     /// IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -109,8 +109,8 @@ impl ProtectionDomain {
 }
 
 impl AddressHandle {
-    /// Returns the destination of a queue pair at this address. If the top bit of `queue_key` is set, datagrams carry
-    /// the sender's own key.
+    /// Returns the destination of datagrams to a queue pair at this address. If the top bit of `queue_key` is set, datagrams carry the
+    /// sender's own key.
     #[must_use]
     pub fn to(&self, qpn: Qpn, queue_key: u32) -> Datagram {
         Datagram { address: self.id, qpn, queue_key }

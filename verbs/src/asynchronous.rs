@@ -1,4 +1,4 @@
-//! [`Completions`], which tokio tasks await, and how a task sleeps on a descriptor. Feature `tokio`.
+//! [`Completions`] for tokio tasks, and the descriptors on which tasks wait. Feature `tokio`.
 
 use crate::channel::CompletionChannel;
 use crate::errors::PollError;
@@ -23,17 +23,17 @@ impl WatchedFd {
         watched.map(Self).map_err(|error| Error::Descriptor(error.into()))
     }
 
-    /// Waits until the descriptor is signalled after the last call returned. Does not read its counter.
+    /// Waits until the descriptor is signalled after the last call returned. Does not read the counter.
     pub(crate) async fn signalled(&self) {
         match self.0.readable().await {
             Ok(mut ready) => ready.clear_ready(),
-            // The runtime that watched the descriptor has shut down, so this task polls.
+            // The runtime that watched the descriptor has shut down, so the task polls.
             Err(_) => yield_now().await,
         }
     }
 }
 
-/// Yields to the runtime's other tasks. An inline core has no thread, so a task that waits must keep polling.
+/// Yields to the other tasks of the runtime. No thread runs an inline core, so a task that waits must keep polling.
 pub(crate) async fn yield_now() {
     let mut first = true;
     poll_fn(|context| {
@@ -48,8 +48,8 @@ pub(crate) async fn yield_now() {
 
 /// A completion queue whose completions a task awaits. It dereferences to the queue, so that queue pairs are created with it.
 ///
-/// With [`Inline`](crate::Progress::Inline) progress, no other thread runs the core: a task that waits then polls, and lets other tasks
-/// run between two polls. In the other modes it sleeps.
+/// With [`Inline`](crate::Progress::Inline) progress, no other thread runs the core: a waiting task polls, and yields to other tasks
+/// between two polls. In the other modes it sleeps.
 ///
 /// ```
 /// use ferroce_verbs::{Completions, RecvRequest, SendRequest};
@@ -79,15 +79,15 @@ pub struct Completions {
     queue: CompletionQueue,
     channel: CompletionChannel,
     watched: WatchedFd,
-    /// Calls of [`next`](Self::next) since the task last yielded.
+    /// Number of calls of [`next`](Self::next) since the task last yielded.
     calls: u8,
 }
 
-/// Calls of [`Completions::next`] after which the task yields although completions may be ready.
+/// Number of calls of [`Completions::next`] after which the task yields although completions may be ready.
 const MAX_CONSECUTIVE: u8 = 64;
 
 impl Completions {
-    /// Awaits the completions of `queue`. A channel that the queue was bound to no longer reports them.
+    /// Binds `queue` to a new channel. A channel to which the queue was bound before no longer reports its completions.
     ///
     /// # Errors
     /// Returns an error if the process has no file descriptor left, or the core has stopped.
@@ -123,12 +123,12 @@ impl Completions {
                 continue;
             }
             self.queue.arm(false);
-            // A completion before arm() causes no event.
+            // A completion that arrived before arm() causes no event.
             if let Some(completion) = self.queue.poll_one()? {
                 return Ok(completion);
             }
             self.watched.signalled().await;
-            // Empties both counters, which would otherwise grow. The next poll reports a stopped core.
+            // Resets both counters, so that they do not overflow. The next poll reports a stopped core.
             let _ = self.channel.wait();
             while self.queue.take_event() {}
         }

@@ -1,4 +1,4 @@
-//! Completion channels: they let a thread sleep until a completion arrives.
+//! Completion channels, on which a thread sleeps until a completion arrives.
 
 use crate::device::Inner;
 use crate::{CompletionQueue, Device, Error};
@@ -33,7 +33,7 @@ pub struct CompletionChannel {
     end: Arc<EndEvent>,
 }
 
-/// Creates a kernel counter with flags of eventfd(2).
+/// Creates an eventfd(2) with these flags.
 pub(crate) fn event_fd(flags: c_int) -> Result<Arc<EventFd>, Error> {
     EventFd::new(flags).map(Arc::new).map_err(Error::Descriptor)
 }
@@ -70,8 +70,8 @@ impl CompletionChannel {
         Err(io::Error::new(io::ErrorKind::BrokenPipe, reason))
     }
 
-    /// Returns whether the core has stopped. Call it after you have read an event from the descriptor that belongs to no queue: it keeps the
-    /// descriptor readable for other callers.
+    /// Returns whether the core has stopped. Call it after reading an event from the descriptor that belongs to no queue: the call makes
+    /// the descriptor readable again for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.end.signal_if_ended()
@@ -105,22 +105,22 @@ impl CompletionQueue {
     }
 
     /// Requests an event for the next completion; with `solicited_only`, for the next one that the peer solicited or that is an error. Each
-    /// call causes at most one event. Poll the queue between this call and waiting, because earlier completions cause no event. Does
-    /// nothing if the queue has no channel.
+    /// call causes at most one event. Poll the queue between this call and waiting, because completions that arrived before the call cause
+    /// no event. Does nothing if the queue has no channel.
     pub fn arm(&self, solicited_only: bool) {
         if let Some(notifier) = &self.notifier {
             notifier.arm(solicited_only);
-            // The caller is about to sleep.
+            // The caller probably waits next.
             self.handle.device.engine.hand_over();
         }
     }
 
-    /// Unbinds the queue and withdraws its events that no thread has read. Returns the number of events that a thread has read from the
-    /// channel's descriptor but not yet [taken](Self::take_event): that thread will find none. Dropping the queue does the same.
+    /// Unbinds the queue and withdraws its unread events. Returns the number of events that a thread has read from the channel's descriptor
+    /// but not yet [taken](Self::take_event): that thread finds no event of this queue. Dropping the queue does the same.
     pub fn unbind_channel(&mut self) -> u32 {
         let Some(notifier) = self.notifier.take() else { return 0 };
         notifier.disarm();
-        // After this call each core has finished the turn in which it may have found the notifier armed. A stopped core signals nothing.
+        // After this call, each core has finished the turn in which it may have seen the notifier armed. A stopped core signals nothing.
         let _ = self.handle.device.engine.call_all(|_, _| ());
         notifier.take_back()
     }

@@ -1,4 +1,4 @@
-//! `ferroce.toml`: its keys, and the devices that it configures.
+//! Parses `ferroce.toml` into the settings of devices.
 
 use crate::config::{ConfigError, DeviceConfig, each_port_once, first, vlan};
 use crate::congestion::{DeviceKey, RuleError, RuleText};
@@ -65,7 +65,7 @@ struct DeviceText {
 }
 
 impl DeviceText {
-    /// Returns `config` with the settings of this table. Relative paths are below `folder`.
+    /// Returns `config` with the settings of this table. Relative paths are relative to `folder`.
     fn over(self, mut config: DeviceConfig, folder: &Path) -> Result<DeviceConfig, ConfigError> {
         config.port = self.port.or(config.port);
         config.gateway = self.gateway.or(config.gateway);
@@ -116,13 +116,13 @@ impl DeviceText {
     }
 }
 
-/// Returns the devices of a file in `folder`: those of its `[[device]]` tables, or one for each entry of `port`. There is at least one.
+/// Returns the devices of a file in `folder`: those of its `[[device]]` tables, or one for each entry of `port`. Returns at least one.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if the text is invalid or contradicts itself.
 pub(crate) fn devices(text: &str, folder: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
     let file: Text = toml::from_str(text).map_err(|error| wrong(one_line(text, &error)))?;
-    // A key in the environment is for the devices for which the file has none.
+    // The key in the environment applies to devices without a key in the file.
     let mut all = DeviceConfig { feedback_key: DeviceKey::from_env()?, ..DeviceConfig::default() };
     all.set_numbers(file.int_port, file.aecn_option.as_deref())?;
     if let Some(text) = &file.csig_tpid {
@@ -200,7 +200,7 @@ impl FromStr for DeviceConfig {
     }
 }
 
-/// Returns the error and its line number, without the parser's excerpt.
+/// Returns the parser's message with its line number, without the excerpt of the text.
 fn one_line(text: &str, error: &toml::de::Error) -> String {
     let line = line_of(text, error.span().map_or(0, |span| span.start));
     format!("line {line}: {}", with_remedy(error.message()))

@@ -1,8 +1,9 @@
 //! Chooses the core of each queue pair on a port with several cores, and creates shared objects on all of them.
 //!
 //! Protection domains, completion queues, regions, windows, shared receive queues and XRC domains are created on all cores by the same
-//! commands in the same order, so each has the same number or key on all. A queue pair lives on one core, which its number contains: datagram
-//! queue pairs on core 0, those of a shared receive queue or an XRC domain on its core, all others on the least loaded one.
+//! commands in the same order, so each has the same number or key on all cores. A queue pair exists on one core, which its number contains:
+//! datagram queue pairs on core 0, those of a shared receive queue or an XRC domain on its core, all others on the core with the fewest
+//! queues.
 
 use crate::Error;
 use crate::device::Inner;
@@ -14,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[derive(Debug)]
 pub(crate) struct Loads {
     loads: Box<[AtomicU32]>,
-    /// The limit for all cores together.
+    /// Limit of all cores together.
     limit: u32,
 }
 
@@ -31,8 +32,8 @@ impl Loads {
     /// Counts a new queue on `core`.
     ///
     /// # Errors
-    /// Returns [`ControlError::Limit`] if the device's limit is reached. Callers that create queues at the same moment may exceed the limit by
-    /// one each; then each core's own limit applies.
+    /// Returns [`ControlError::Limit`] if the device's limit is reached. Concurrent callers may exceed the limit by one each. In that case
+    /// each core's own limit applies.
     pub(crate) fn take(&self, core: usize) -> Result<(), ControlError> {
         let all: u32 = self.loads.iter().map(|load| load.load(Ordering::Relaxed)).sum();
         if self.loads.len() > 1 && all >= self.limit {

@@ -1,7 +1,7 @@
 //! Reads `ferroce.toml` from the current folder, unless another user could have written the file.
 //!
-//! [`DeviceConfig::from_env`] calls it. Without the check, a program that runs as root in another user's folder would open the port that
-//! this user chose, and `pcap:,/path` overwrites a file.
+//! [`DeviceConfig::from_env`] calls it. Without the check, a program of root that runs in another user's folder would open a port that this
+//! user chose. The port `pcap:,/path` overwrites a file.
 
 use crate::errors::ConfigError;
 use crate::{DeviceConfig, config_file};
@@ -14,21 +14,21 @@ use std::path::Path;
 use std::sync::Once;
 
 const FILE: &str = "ferroce.toml";
-/// The file of privileged programs, whose callers choose the current folder.
+/// The file for privileged programs, because their callers choose the current folder.
 const OF_PRIVILEGED: &str = "/etc/ferroce.toml";
-/// The longest configuration file, bytes.
+/// Size limit of a configuration file, bytes.
 const MAX_BYTES: u64 = 1 << 20;
 /// The remedy for a program that needs the ignored file.
 const NAME_IT: &str = "name it by FERROCE_CONFIG or --config to use it anyway";
 
-/// Returns the file to read if the caller names none.
+/// Returns the file to read if neither a variable nor a flag names one.
 pub(crate) fn file() -> &'static Path {
     Path::new(if environment::is_ignored() { OF_PRIVILEGED } else { FILE })
 }
 
 /// Reads the settings of `path`, if the file exists and only the caller or root can have written it.
 ///
-/// Logs an ignored file or port once in a process.
+/// A warning about an ignored file or port is logged once in a process.
 ///
 /// # Errors
 /// Returns [`ConfigError`] if the file belongs to the caller or root and is invalid.
@@ -50,21 +50,21 @@ pub(crate) fn read(path: &Path) -> Result<Vec<DeviceConfig>, ConfigError> {
     }
 }
 
-/// Returns whether [`read`] uses the settings in `path`.
+/// Returns whether [`read`] uses the settings of `path`.
 pub(crate) fn is_read(path: &Path) -> bool {
     matches!(open(path), Ok(Some(_)))
 }
 
-/// Opens the file. Returns `None` if there is none.
+/// Opens the file. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// Returns the warning if the file cannot be trusted.
+/// Returns the warning if another user could have written the file.
 fn open(path: &Path) -> Result<Option<File>, String> {
     let distrusted = |why: String| format!("{} is ignored: {why}", path.display());
     // SAFETY: geteuid has no arguments and can't fail.
     let caller = unsafe { libc::geteuid() };
     let Ok(entry) = fs::symlink_metadata(path) else { return Ok(None) };
-    // A link's mode means nothing, but its owner chose its target.
+    // The mode of a symbolic link has no effect, but its owner chose its target.
     if entry.is_symlink() {
         check_owner(entry.uid(), caller).map_err(distrusted)?;
     }
@@ -102,7 +102,7 @@ fn check_owner(owner: u32, caller: u32) -> Result<(), String> {
     Err(format!("it belongs to user {owner}, and not to the caller, user {caller}, or to root; {NAME_IT}"))
 }
 
-/// Removes a port that opens files or arbitrary DPDK devices, and returns the warning.
+/// Removes a port that opens files or arbitrary DPDK devices. Returns the warning.
 fn without_file_ports(config: DeviceConfig, path: &Path) -> (DeviceConfig, Option<String>) {
     let kind = match config.port().map(str::parse) {
         Some(Ok(PortSpec::Pcap { .. } | PortSpec::PcapInterface(_))) => "pcap:",
@@ -117,16 +117,16 @@ fn without_file_ports(config: DeviceConfig, path: &Path) -> (DeviceConfig, Optio
     (config.without_port(), Some(line))
 }
 
-/// Logs a warning once, although settings are read several times in a process.
+/// Logs a warning only once, because a process may read its settings several times.
 fn report(line: &str) {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::warn!("{line}"));
 }
 
-/// Reads a configuration file of at most [`MAX_BYTES`] bytes.
+/// Reads a configuration file of at most [`MAX_BYTES`].
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, or is longer than the limit.
+/// Returns an error if the file cannot be read or exceeds the limit.
 pub(crate) fn text_of(file: File) -> io::Result<String> {
     let mut text = String::new();
     file.take(MAX_BYTES + 1).read_to_string(&mut text)?;

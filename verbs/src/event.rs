@@ -1,4 +1,4 @@
-//! Asynchronous events, which completions do not report.
+//! Asynchronous events of a device and its objects.
 
 use crate::device::Inner;
 use crate::{Device, Error};
@@ -32,7 +32,7 @@ pub struct Events {
 }
 
 impl Device {
-    /// Returns a receiver of all events from now on. Every receiver gets every event.
+    /// Returns a receiver of all events from now on. Each event is delivered to every receiver.
     ///
     /// # Errors
     /// Returns an error if the process has no file descriptor left.
@@ -57,7 +57,7 @@ impl Device {
 }
 
 impl Events {
-    /// Takes the oldest event, and waits for it if the descriptor is blocking, which is the default. With
+    /// Removes and returns the oldest event. Waits for it if the descriptor is blocking, which is the default. With
     /// [`Inline`](crate::Progress::Inline) progress, another thread must poll meanwhile to run the core.
     ///
     /// # Errors
@@ -68,26 +68,26 @@ impl Events {
         self.queue.wait()
     }
 
-    /// Takes the oldest event for a caller that has read the descriptor itself.
+    /// Removes and returns the oldest event, for a caller that has read the descriptor itself.
     #[must_use]
     pub fn pop_after_read(&self) -> Option<AsyncEvent> {
         self.queue.pop_after_read()
     }
 
-    /// Returns whether the core has stopped and no event is left. Call it if [`pop_after_read`](Self::pop_after_read) returns no event although you have read the
-    /// descriptor: it keeps the descriptor readable for other callers.
+    /// Returns whether the core has stopped and no event is left. Call it if [`pop_after_read`](Self::pop_after_read) returns no event
+    /// after a read of the descriptor: the call makes the descriptor readable again for other callers.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.queue.has_ended()
     }
 
-    /// Discards the queued events that `about` selects, for example those of an object that will be destroyed. The descriptor no longer
-    /// counts them.
+    /// Discards the queued events that `about` selects, for example those of an object that is about to be destroyed. The descriptor no
+    /// longer counts them.
     pub fn discard(&self, about: impl Fn(&AsyncEvent) -> bool) {
         self.queue.discard(about);
     }
 
-    /// Returns the oldest event, if there is one. An inline core runs one turn first.
+    /// Removes and returns the oldest event, if there is one. An inline core runs one turn first.
     #[must_use]
     pub fn take(&self) -> Option<AsyncEvent> {
         self.device.engine.progress();

@@ -1,4 +1,4 @@
-//! Log lines on standard error, for programs without a `tracing` subscriber.
+//! Writes log lines to standard error, for programs without a `tracing` subscriber.
 
 use datapath::environment;
 use std::io::{IsTerminal, stderr};
@@ -10,8 +10,8 @@ use tracing_subscriber::filter::LevelFilter;
 /// The variable that selects the lines to show: `info`, `ferroce_datapath=debug`, ...
 const VARIABLE: &str = "FERROCE_LOG";
 
-/// Starts a log on standard error. `FERROCE_LOG` selects its lines, or `default` if it is not set. Does nothing if the program has started
-/// a log already.
+/// Starts a log on standard error. `FERROCE_LOG` selects its lines, or `default` if the variable is not set. Does nothing if the program
+/// has started a log already.
 ///
 /// ```
 /// ferroce_verbs::start_log("warn");
@@ -27,8 +27,8 @@ pub fn start_log(default: &str) {
     }
 }
 
-/// Returns the filter that `FERROCE_LOG` selects, or `default` if it is not set. If the value is wrong, returns a filter for warnings and the
-/// line that says so, which the caller logs.
+/// Returns the filter that `FERROCE_LOG` selects, or `default` if the variable is not set. If the value is invalid, returns a filter for
+/// warnings, and a warning that the caller logs.
 #[doc(hidden)]
 #[must_use]
 pub fn log_filter(default: &str) -> (EnvFilter, Option<String>) {
@@ -46,8 +46,8 @@ pub fn log_filter(default: &str) -> (EnvFilter, Option<String>) {
     }
 }
 
-/// Parses `info`, `ferroce_datapath=debug` and lists of these. A word that is no level selects all lines of a module. `tracing` accepts
-/// any word, but only these modules have lines of Ferroce.
+/// Parses `info`, `ferroce_datapath=debug` and lists of these. A word that is not a level selects all lines of a module. `tracing` accepts
+/// any word, but Ferroce writes lines only in these modules.
 fn parse(text: &str) -> Option<EnvFilter> {
     let is_known = |word: &str| {
         word.contains(['=', '[', ']', '{', '}'])

@@ -55,11 +55,11 @@ impl Device {
 }
 
 impl ManagementPort {
-    /// Sends a datagram from `source` to a peer, without waiting. If the peer sent the last received datagram, the frame goes to the Ethernet
-    /// address from which that came. Any other address is resolved first.
+    /// Sends a datagram from `source` to a peer, without waiting. If this peer sent the last received datagram, the frame is sent to the
+    /// Ethernet source address of that one. Any other address is resolved first.
     ///
-    /// `source` is an address of the device, or was one when its connection began: a peer learns that the connection ends although the
-    /// address was removed. The unspecified address stands for [the device's towards the peer](GidTable::towards).
+    /// `source` is an address of the device, or was one when the connection began: a connection can end in order after its address was
+    /// removed. The unspecified address selects [the device's address for the peer](GidTable::towards).
     ///
     /// # Errors
     /// Returns an error if the peer cannot be reached, the addresses are of different families, `source` is unspecified and the device has no
@@ -75,24 +75,24 @@ impl ManagementPort {
         let Some(destination_mac) = self.resolve_mac(to)? else { return Ok(Sent::Resolving) };
         let path = Path { destination_mac, udp_source: MAD_UDP_SOURCE, ..info.path(source, to, 0) };
         let taken = self.device.engine.call(move |state, _| state.send_mad(path, mad))?;
-        // The frame leaves at the end of the turn that accepted the datagram. After another turn, the process may exit.
+        // The frame is sent at the end of the turn that accepted the datagram. After another turn, the process may exit.
         self.device.engine.call(|_, _| ())?;
         if taken { Ok(Sent::Done) } else { Err(Error::Management) }
     }
 
-    /// Returns the device's addresses at the moment.
+    /// Returns the device's current addresses.
     #[must_use]
     pub fn gids(&self) -> GidTable {
         self.device.engine.gids()
     }
 
-    /// Returns the device's largest path MTU at the moment.
+    /// Returns the device's current largest path MTU.
     #[must_use]
     pub fn path_mtu(&self) -> Mtu {
         self.device.path_mtu()
     }
 
-    /// Returns whether the device's core has ended.
+    /// Returns whether the device's core has stopped.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.device.engine.check().is_err()
@@ -109,8 +109,8 @@ impl ManagementPort {
         }
     }
 
-    /// Returns whether the Ethernet address of a peer, or of the router to it, is known. If not, starts to resolve it without waiting. A
-    /// sender with a spoofed source address fails this check.
+    /// Returns whether the Ethernet address of a peer, or of the router to it, is resolved. If not, starts to resolve it without waiting. A
+    /// spoofed address that no host has does not resolve.
     ///
     /// # Errors
     /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
@@ -138,7 +138,7 @@ impl ManagementPort {
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn receive(&self) -> Result<Option<(IpAddr, Mad)>, Error> {
-        // An empty counter is not an error here.
+        // The counter may be 0.
         let _ = self.event_fd.take();
         Ok(self.device.engine.call(|state, _| state.receive_mad())?)
     }
@@ -155,7 +155,7 @@ impl Drop for ManagementPort {
         if let Some(siblings) = self.siblings() {
             siblings.manage(false);
         }
-        // A stopped core has closed it.
+        // A stopped core has closed queue pair 1.
         let _ = self.device.engine.call(|state, _| state.close_management());
     }
 }

@@ -1,4 +1,4 @@
-//! State transitions one by one, for programs written for ibverbs. [`QueuePair::connect`] makes all of them in one call.
+//! Single state transitions, for programs written for ibverbs. [`QueuePair::connect`] makes all of them in one call.
 
 use crate::congestion::DEFAULT_CONGESTION;
 use crate::congestion::choose;
@@ -10,7 +10,7 @@ use roce::wire::{Format, Mac, Path};
 use std::net::IpAddr;
 
 impl Device {
-    /// Returns the Ethernet address for packets to `address`. Waits up to 3 s for the answer.
+    /// Resolves the Ethernet address for packets to `address`. Waits up to 3 s for the answer.
     ///
     /// # Errors
     /// Returns an error if the peer does not answer, there is no route, or the core has stopped.
@@ -18,8 +18,8 @@ impl Device {
         Ok(self.inner.engine.resolve(address)?)
     }
 
-    /// Returns `congestion` as queue pairs of this device use it: with the rate of the port's link and the device's feedback key if it has
-    /// none.
+    /// Returns `congestion` as queue pairs of this device use it: with the rate of the port's link and the device's feedback key, unless it
+    /// has its own.
     #[must_use]
     pub fn congestion_in_use(&self, congestion: Congestion) -> Congestion {
         self.inner.in_use(congestion)
@@ -31,22 +31,21 @@ impl Device {
         self.inner.feedback_key.is_some()
     }
 
-    /// Announces that the caller will wait without polling. The thread of an [`Adaptive`](crate::Progress::Adaptive) core then takes over
-    /// at once instead of 1 ms later. Other cores ignore it.
+    /// Announces that the caller will wait without polling. The thread of an [`Adaptive`](crate::Progress::Adaptive) core then runs the
+    /// core at once instead of 1 ms later. Has no effect on other cores.
     pub fn hand_over(&self) {
         self.inner.engine.hand_over();
     }
 }
 
 impl Inner {
-    /// Adds the rate of the port's link and the device's key to settings that have none. Applies to every queue pair, whoever chose its
-    /// settings.
+    /// Adds the rate of the port's link and the device's key to settings that have none. Applies to the settings of programs and of rules.
     fn in_use(&self, congestion: Congestion) -> Congestion {
         let congestion = self.line_rate.map_or(congestion, |rate| congestion.on_link(rate));
         Congestion { feedback_key: congestion.feedback_key.or(self.feedback_key), ..congestion }
     }
 
-    /// Checks that the port carries the telemetry that a queue pair asks for. A UDP socket carries only what is behind UDP.
+    /// Checks that the port carries the telemetry that a queue pair requests. A UDP socket carries no telemetry below the UDP header.
     fn check_format(&self, modify: &Modify) -> Result<(), Error> {
         let format = match modify {
             Modify::ReadyToSend(settings) => settings.congestion.format,
@@ -82,12 +81,12 @@ impl<S> QueuePair<S> {
         self.transition(modify)
     }
 
-    /// Returns the congestion control that the device's rules choose for a path.
+    /// Returns the congestion control of the device's rules for a path.
     pub(crate) fn ruled_congestion(&self, path: Path) -> Congestion {
         choose(&self.device.rules, Some(path.destination), self.service, path.traffic_class)
     }
 
-    /// Returns the congestion control that the rules choose for datagrams, which have no single peer.
+    /// Returns the congestion control of the device's rules for datagrams, which have no single peer.
     fn ruled_pace(&self) -> Congestion {
         choose(&self.device.rules, None, self.service, 0)
     }

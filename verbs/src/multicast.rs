@@ -7,11 +7,11 @@ use std::net::IpAddr;
 impl<S: Datagrams> QueuePair<S> {
     /// Receives a copy of each datagram to `group`, an address of 224.0.0.0/4 or ff00::/8, and joins the group at the port's Linux
     /// interface. Datagrams to a group have the destination QPN [`GROUP_QPN`](crate::wire::GROUP_QPN), and the address handle of the
-    /// group's address. Attaching again changes nothing.
+    /// group's address. Attaching again has no effect.
     ///
     /// # Errors
-    /// Returns an error if a queue pair of [`Any`](crate::service::Any) service is not of datagrams, the address is not a group's, a
-    /// limit is reached (1024 groups, 64 queue pairs in one), or the interface cannot join.
+    /// Returns an error if a queue pair of [`Any`](crate::service::Any) service is not of datagrams, the address is not a group's, a limit
+    /// is reached (1024 groups, 64 queue pairs in one group), or the interface cannot join.
     pub fn attach(&mut self, group: IpAddr) -> Result<(), Error> {
         if self.groups.iter().any(|(known, _)| *known == group) {
             return Ok(());

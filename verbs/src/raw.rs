@@ -1,13 +1,13 @@
 //! Raw packets: queue pairs that send whole Ethernet frames, and receive the frames that their rules match.
 //!
-//! A frame begins with its Ethernet header and ends before the FCS. The port sends it as the program wrote it: no header is added, no
-//! checksum is computed, and no congestion control paces it. A received frame fills the buffers from their first byte, and the completion
-//! contains its length. A frame is dropped and counted if there is no receive request, or if the request's buffers are too short.
+//! A frame begins with its Ethernet header and ends before the FCS. The port sends it unchanged: no header is added, no checksum is
+//! computed, and no congestion control paces it. A received frame fills the buffers from their first byte, and the completion contains its
+//! length. A frame is dropped and counted if there is no receive request, or if the request's buffers are too short.
 //!
-//! Without a [rule](FlowRule), a queue pair receives nothing. Rules see all that the port receives, whatever its address and VLAN, except
-//! for RoCEv2 packets: their queue pairs take them. Address resolution takes its packets too. The port decides which frames arrive: a NIC
-//! filters those of other addresses. A frame to a group's address or to the port's own also reaches the queue pairs of this port, in any
-//! process of the interface.
+//! Without a [rule](FlowRule), a queue pair receives nothing. Rules apply to every frame that the port receives, with any address and VLAN,
+//! except RoCEv2 packets and the packets of address resolution. The port decides which frames it receives: a NIC filters those of other
+//! addresses. A frame to a group's address or to the port's own is also delivered to the queue pairs of this port, in any process of the
+//! interface.
 //!
 //! ```no_run
 //! # use ferroce_verbs::{CompletionQueue, Data, Error, ProtectionDomain, Sge, RecvRequest, service::Request};
@@ -36,7 +36,7 @@ pub use roce::steering::{
 };
 use std::sync::Arc;
 
-/// A rule that applies until it or its queue pair is dropped.
+/// A rule that applies until this value or its queue pair is dropped.
 #[derive(Debug)]
 #[must_use = "the rule ends when this is dropped"]
 pub struct Flow {
@@ -71,8 +71,8 @@ impl<S: Frames> QueuePair<S> {
     /// This queue pair then receives nothing.
     ///
     /// # Errors
-    /// Returns an error if one of the queue pairs does not exist or is not of raw packets, the table has another size than a power of two
-    /// up to [`MAX_ENTRIES`], or the core has stopped.
+    /// Returns an error if one of the queue pairs does not exist or is not of raw packets, if the size of the table is not a power of two
+    /// up to [`MAX_ENTRIES`], or if the core has stopped.
     pub fn spread(&self, spread: Rss) -> Result<(), Error> {
         let qpn = self.qpn();
         let spread = move |state: &mut CoreState, _| state.endpoint.set_rss(qpn, spread);
@@ -81,7 +81,7 @@ impl<S: Frames> QueuePair<S> {
 }
 
 impl QueuePair<Raw> {
-    /// Moves the queue pair to RTS, for frames up to the longest of the port.
+    /// Moves the queue pair to RTS, for frames up to the port's longest.
     ///
     /// # Errors
     /// Returns an error if it is already open, or the core has stopped.

@@ -20,11 +20,11 @@ use thiserror::Error;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteBuffer {
-    /// The address of its first byte in requests.
+    /// The address of the first byte in requests.
     pub address: u64,
-    /// Its length in bytes.
+    /// The length in bytes.
     pub length: u64,
-    /// Its remote key.
+    /// The remote key.
     pub rkey: u32,
 }
 
@@ -34,7 +34,7 @@ pub struct RemoteBuffer {
 pub struct ParseRemoteBufferError(String);
 
 impl RemoteBuffer {
-    /// Returns the remote side of a work request, at `offset` bytes. The peer checks it.
+    /// Returns the remote side of a work request, at byte `offset`. The peer checks that it is in the region.
     #[must_use]
     pub fn at(&self, offset: u64) -> Remote {
         Remote { address: self.address.wrapping_add(offset), rkey: Rkey::new(self.rkey) }

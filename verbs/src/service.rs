@@ -23,7 +23,7 @@
 //! }
 //! ```
 //!
-//! Datagrams have no peer to connect to, and a connection has no peers to choose from:
+//! Datagrams have no peer to connect to, and a connection cannot be opened without a peer:
 //!
 //! ```compile_fail,E0599
 //! # use ferroce_verbs::{ConnectOptions, QpEndpoint, QueuePair, service::Ud};
@@ -151,7 +151,7 @@ impl<S> Request<S> {
         Self::of(self.0.unsignalled())
     }
 
-    /// Makes the peer's completion raise an event.
+    /// Makes the peer's completion raise a solicited event.
     pub fn solicited(self) -> Self {
         Self::of(self.0.solicited())
     }

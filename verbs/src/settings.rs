@@ -14,9 +14,9 @@ pub struct QpSettings {
     pub partition_key: u16,
     /// The Q_Key that datagrams must carry. `None` for other services.
     pub queue_key: Option<u32>,
-    /// The settings of a connection from RTR on.
+    /// Settings of a connection, from RTR on.
     pub receive: Option<RtrSettings>,
-    /// The settings of a connection from RTS on.
+    /// Settings of a connection, from RTS on.
     pub send: Option<RtsSettings>,
     /// Congestion control of datagrams, from RTS on.
     pub datagrams: Option<Congestion>,
@@ -39,7 +39,7 @@ impl QpSettings {
         self.receive.map(|settings| settings.path)
     }
 
-    /// Records a `modify` that the core accepted.
+    /// Records a transition that the core accepted.
     pub(crate) fn record(&mut self, modify: &Modify) {
         match *modify {
             Modify::Reset => *self = Self::new(),
@@ -82,7 +82,7 @@ impl QpSettings {
 }
 
 impl<S> QueuePair<S> {
-    /// Returns its latest settings.
+    /// Returns the latest settings of the queue pair.
     #[must_use]
     pub fn settings(&self) -> &QpSettings {
         &self.settings

@@ -6,8 +6,8 @@ use datapath::engine::Idle;
 use datapath::neighbour;
 
 impl DeviceConfig {
-    /// Returns each setting by its key in `ferroce.toml`, with its value or `None` if the port decides. [`rules`](Self::rules) returns the
-    /// congestion rules.
+    /// Returns each setting by its key in `ferroce.toml`, with its value. The value is `None` if the port decides. [`rules`](Self::rules)
+    /// returns the congestion rules.
     #[must_use]
     pub fn settings(&self) -> Vec<(&'static str, Option<String>)> {
         let addresses = self.addresses.iter().map(|address| neighbour::Address::from(*address).to_string());
@@ -34,7 +34,7 @@ impl DeviceConfig {
         ]
     }
 
-    /// Returns the congestion rules in their order.
+    /// Returns the congestion rules in the order in which they are tried.
     #[must_use]
     pub fn rules(&self) -> &[CongestionRule] {
         &self.rules

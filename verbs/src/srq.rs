@@ -27,7 +27,7 @@ pub struct SharedReceiveQueue {
     handle: Arc<SrqHandle>,
 }
 
-/// The queue in the cores. It is destroyed when neither a poster nor a queue pair refers to it.
+/// Reference to the queue in the cores. The cores destroy the queue when the last reference is dropped.
 #[derive(Debug)]
 pub(crate) struct SrqHandle {
     pub(crate) device: Arc<Inner>,
@@ -72,31 +72,31 @@ impl SharedReceiveQueue {
         &self.handle
     }
 
-    /// Posts one receive request, which the first queue pair that needs one consumes.
+    /// Posts one receive request. Any queue pair of the shared receive queue may consume it.
     ///
     /// # Errors
     /// Returns an error if the queue is full or the request exceeds a limit. The request is then not posted.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
         let result = self.rings.push_recv(request);
-        // After an error too: a program with a full queue waits for the core to complete requests.
+        // Also after an error: a program with a full queue waits for the core to complete requests.
         self.rings.ring_doorbell();
         self.handle.device.engine.posted(self.handle.core);
         result
     }
 
-    /// Returns its number in the device, which events contain.
+    /// Returns the queue's number in the device, which events contain.
     #[must_use]
     pub fn id(&self) -> SrqId {
         self.handle.id
     }
 
-    /// Returns the number that requests to a target of its XRC domain contain.
+    /// Returns the SRQ number, which XRC requests to the queue contain.
     #[must_use]
     pub fn number(&self) -> SrqNumber {
         self.number
     }
 
-    /// Requests one event when fewer than `limit` requests are left; 0 requests none.
+    /// Requests one event for when fewer than `limit` requests are left; 0 requests none.
     ///
     /// # Errors
     /// Returns an error if the limit exceeds the queue's depth or the core has stopped.
@@ -118,7 +118,7 @@ impl SharedReceiveQueue {
     }
 }
 
-/// Creates the queue on all cores, so that it has one number, and its rings on `core`.
+/// Creates the queue on all cores, so that it has the same number on all, and its rings on `core`.
 fn create(
     device: &Inner,
     core: usize,
@@ -145,7 +145,7 @@ fn create(
 impl Drop for SrqHandle {
     fn drop(&mut self) {
         let id = self.id;
-        // A stopped core has no queues left. No queue pair uses it, because each has a handle.
+        // A stopped core has no queues left. No queue pair uses the queue, because each has a reference to it.
         let _ = self.device.engine.call_all(move |state, _| state.destroy_srq(id));
         self.device.loads.release(self.core);
     }

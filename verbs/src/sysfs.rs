@@ -1,10 +1,10 @@
 //! Describes devices in `/sys/class/infiniband`, in the kernel's layout, for programs that read it. `ferroce run` and the drop-in library use
 //! it; Rust programs do not need it.
 //!
-//! `ferroce run` mounts an empty folder there, if it may (`apps/src/run/device_file.rs`), and describes the devices of its settings before the
-//! program starts. The drop-in library describes a device again when the program lists it, and its port when the program opens it. sysfs itself
-//! refuses new files, so without that mount nothing is written. These are plain files, which nothing could keep current with traffic, so
-//! there are no `counters` and `hw_counters`; `ferroce metrics` has those.
+//! `ferroce run` mounts an empty folder there, if it has the permission (`apps/src/run/device_file.rs`), and describes the devices of its
+//! settings before the program starts. The drop-in library describes a device again when the program lists it, and its port when the
+//! program opens it. sysfs itself allows no new files, so without that mount nothing is written. These are plain files, which cannot be
+//! kept current with traffic, so there are no `counters` and `hw_counters`; `ferroce metrics` shows them.
 
 use crate::DeviceConfig;
 use crate::device::addresses;
@@ -25,7 +25,7 @@ pub const TYPE: &str = "Ferroce";
 /// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`: the capabilities of a port.
 pub const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 
-/// Returns the name of the device at this place in the configuration, from 0 on.
+/// Returns the name of the device with index `at` in the configuration, from 0.
 #[must_use]
 pub fn device_name(at: usize) -> String {
     format!("ferroce{at}")
@@ -43,8 +43,8 @@ pub fn interface(config: &DeviceConfig) -> Option<Interface> {
     Some(Interface { mac, ..interface })
 }
 
-/// Returns a device's GUID: the EUI-64 of the interface's address. For a port without an interface, a number derived from its name and
-/// addresses, with the bit of local assignment.
+/// Returns a device's GUID: the EUI-64 of the interface's address. For a port without an interface, returns a locally administered number
+/// derived from its name and addresses.
 #[must_use]
 pub fn guid(config: &DeviceConfig) -> [u8; 8] {
     if let Some(interface) = interface(config) {
@@ -59,8 +59,8 @@ pub fn guid(config: &DeviceConfig) -> [u8; 8] {
     guid
 }
 
-/// Describes the devices of a configuration in the folder `class` before any of them is open: their ports too, if they are on a Linux
-/// interface. Writes nothing if the file system does not allow that.
+/// Describes the devices of a configuration in the folder `class` before any of them is open. Describes the port, too, if it is on a Linux
+/// interface. Writes nothing if the file system does not allow it.
 ///
 /// # Errors
 /// Returns the file system's error.
@@ -71,7 +71,7 @@ pub fn describe(class: &Path, configs: &[DeviceConfig]) -> io::Result<()> {
         let interface = interface(config);
         folder.describe(&name, guid(config), interface.as_ref().map(|interface| &*interface.name))?;
         let Some(Interface { name, index, mac, running, speed_mbps, .. }) = interface else { continue };
-        // Without an address the device does not open, and the program learns why.
+        // A device without an address cannot be opened, and the error of the opening says so.
         let addresses = addresses(&name, mac, Some(index), config).unwrap_or_default();
         let gids = GidTable::new(mac, addresses.iter().map(|address| address.ip));
         folder.describe_port(&PortState { is_up: running, speed_mbps, gids: &gids, interface: &name })?;
@@ -79,10 +79,10 @@ pub fn describe(class: &Path, configs: &[DeviceConfig]) -> io::Result<()> {
     Ok(())
 }
 
-/// The facts of a port that its files show.
+/// The properties of a port that its files contain.
 #[derive(Clone, Copy, Debug)]
 pub struct PortState<'a> {
-    /// The link is up.
+    /// Whether the link is up.
     pub is_up: bool,
     /// The link's speed in Mb/s, if it is known.
     pub speed_mbps: Option<u32>,
@@ -97,7 +97,7 @@ pub struct PortState<'a> {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Returns the folder of the device `name` in `class`, and creates it. `None` if the file system does not allow that.
+    /// Returns the folder of the device `name` in `class`, and creates it. Returns `None` if the file system does not allow it.
     #[must_use]
     pub fn create(class: &Path, name: &str) -> Option<Self> {
         let folder = class.join(name);
@@ -107,7 +107,7 @@ impl Folder {
         Some(Self(folder))
     }
 
-    /// Writes what is known of a device before its port is open. `interface` is its Linux interface, if it has one.
+    /// Writes the properties of a device that are known before its port is open. `interface` is its Linux interface, if it has one.
     ///
     /// # Errors
     /// Returns the file system's error.
@@ -153,7 +153,7 @@ impl Folder {
             self.write(&format!("ports/1/gid_attrs/types/{index}"), "RoCE v2")?;
             self.write(&format!("ports/1/gid_attrs/ndevs/{index}"), port.interface)?;
         }
-        // The device had more addresses when another process described it.
+        // Another process may have described the device with more addresses.
         for index in (0..GidTable::LIMIT).filter(|index| port.gids.get(*index).is_none()) {
             for folder in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
                 let _ = std::fs::remove_file(self.0.join(format!("ports/1/{folder}/{index}")));
@@ -162,7 +162,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Writes a file that has other contents, so that other processes of the device read it undisturbed.
+    /// Writes a file only if its contents change, so that other processes never read it while it is truncated.
     fn write(&self, file: &str, text: &str) -> io::Result<()> {
         let (file, text) = (self.0.join(file), format!("{text}\n"));
         if std::fs::read_to_string(&file).is_ok_and(|old| old == text) {
@@ -175,7 +175,7 @@ impl Folder {
     }
 }
 
-/// Returns the codes of width and speed in `ibv_port_attr`: the least that carry the link's Mb/s. Unknown: 10 Gb/s.
+/// Returns the smallest codes of width and speed in `ibv_port_attr` that carry the link's Mb/s. If the speed is unknown, assumes 10 Gb/s.
 #[must_use]
 pub fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     const ONE_LANE: u8 = 1;
@@ -194,7 +194,7 @@ pub fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
     }
 }
 
-/// An address as a GID: IPv4 is mapped into IPv6 (IBA A17.5).
+/// Returns an address as a GID: IPv4 is mapped into IPv6 (IBA A17.5).
 fn octets(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -202,7 +202,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns words of 16 bits, in the kernel's form of GUIDs and GIDs.
+/// Formats words of 16 bits, in the kernel's form of GUIDs and GIDs.
 fn words(bytes: &[u8]) -> String {
     let words: Vec<_> = bytes
         .chunks(2)
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(read("ports/1/gid_attrs/ndevs/0"), "eth7\n");
         let link = std::fs::read_link(class.path().join("ferroce0/device/net/eth7")).unwrap();
         assert_eq!(link, Path::new("/sys/class/net/eth7"));
-        // Another process describes the device after its IPv4 address was removed.
+        // The device's IPv4 address is removed, and then another process describes the device.
         let folder = Folder::create(class.path(), "ferroce0").unwrap();
         folder.describe("ferroce0", [2, 0, 0, 0xff, 0xfe, 0, 0, 1], Some("eth7")).unwrap();
         folder.describe_port(&PortState { gids: &fewer, ..port }).unwrap();

@@ -1,6 +1,6 @@
-//! The words for an error of the TOML parser.
+//! Rewrites messages of the TOML parser.
 
-/// Returns the number of the line of `text` that contains the byte `offset`, from 1.
+/// Returns the line number, from 1, of the byte `offset` of `text`.
 #[must_use]
 pub fn line_of(text: &str, offset: usize) -> usize {
     text.get(..offset).unwrap_or_default().matches('\n').count() + 1
@@ -39,7 +39,7 @@ pub fn with_remedy(message: &str) -> String {
     message + remedy
 }
 
-/// Returns the unknown `what` that the parser names, and those that it knows.
+/// Returns the unknown `what` from the parser's message, and the accepted ones.
 fn unknown<'a>(what: &str, message: &'a str) -> Option<(&'a str, Vec<&'a str>)> {
     let named = message.strip_prefix("unknown ")?.strip_prefix(what)?.strip_prefix(" `")?;
     let (word, rest) = named.split_once('`')?;

@@ -28,7 +28,7 @@ pub use roce::{Binding, WindowKind};
 pub struct MemoryWindow {
     device: Arc<Inner>,
     kind: WindowKind,
-    /// The key of the newest binding.
+    /// The key of the latest binding.
     rkey: Rkey,
 }
 
@@ -48,20 +48,20 @@ impl ProtectionDomain {
 }
 
 impl MemoryWindow {
-    /// Returns its type.
+    /// Returns the window's type.
     #[must_use]
     pub fn kind(&self) -> WindowKind {
         self.kind
     }
 
-    /// Returns the key of the newest [`binding`](Self::binding).
+    /// Returns the key of the latest [`binding`](Self::binding).
     #[must_use]
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }
 
-    /// Returns the binding to post, with a fresh key, for `length` bytes of `region` at `offset`. The region needs
-    /// [`Access::WINDOWS`], and [`Access::LOCAL_WRITE`] if the peer may write.
+    /// Returns the binding to post, with a new key, for `length` bytes of `region` at `offset`. The region needs [`Access::WINDOWS`], and
+    /// [`Access::LOCAL_WRITE`] if the peer may write.
     ///
     /// # Errors
     /// Returns an error if the range exceeds the region; the key is then unchanged.

@@ -31,16 +31,16 @@ pub struct XrcDomain {
     handle: Arc<XrcdHandle>,
 }
 
-/// The domain in the cores. It is destroyed with its last holder.
+/// Reference to the domain in the cores. The cores destroy the domain when the last reference is dropped.
 #[derive(Debug)]
 pub(crate) struct XrcdHandle {
     device: Arc<Inner>,
     id: XrcdId,
-    /// The core of its targets and shared receive queues.
+    /// The core of the domain's targets and shared receive queues.
     core: usize,
 }
 
-/// The objects that keep a shared receive queue of an XRC domain alive.
+/// The objects that a shared receive queue of an XRC domain keeps alive.
 #[derive(Debug)]
 pub(crate) struct XrcParts {
     _domain: Arc<XrcdHandle>,
@@ -51,7 +51,7 @@ impl Device {
     /// Creates an XRC domain.
     ///
     /// # Errors
-    /// Returns an error if there are too many or the core has stopped.
+    /// Returns an error if there are too many XRC domains or the core has stopped.
     pub fn xrc_domain(&self) -> Result<XrcDomain, Error> {
         let device = self.inner.clone();
         let id = device.on_all(|state, _| state.endpoint.create_xrcd())??;
@@ -73,7 +73,7 @@ impl XrcDomain {
         Arc::ptr_eq(&self.handle, &other.handle)
     }
 
-    /// Returns the number of its holders: clones, and objects created in it.
+    /// Returns the number of references to the domain: clones, and objects created in it.
     #[must_use]
     pub fn holders(&self) -> usize {
         Arc::strong_count(&self.handle)
@@ -81,8 +81,8 @@ impl XrcDomain {
 }
 
 impl ProtectionDomain {
-    /// Creates a shared receive queue of an XRC domain for `depth` requests of up to `max_sge` buffers. Completions go to `cq`. Requests
-    /// that name the queue use keys of this protection domain.
+    /// Creates a shared receive queue of an XRC domain for `depth` requests of up to `max_sge` buffers. Completions go to `cq`. Messages to
+    /// the queue use keys of this protection domain.
     ///
     /// # Errors
     /// Returns an error if a limit is exceeded, the domain or queue belongs to another device, or the core has
@@ -119,13 +119,12 @@ pub struct TargetBuilder {
 }
 
 impl TargetBuilder {
-    /// Sets which operations the peer may request, in addition to each region's rights. The default is all.
+    /// Sets which operations the peer may request. The rights of each region apply as well. The default is all operations.
     pub fn access(self, access: Access) -> Self {
         Self { access, ..self }
     }
 
-    /// Sets the index of the device's address to use. The default is the
-    /// [preferred](crate::DeviceInfo::preferred_gid) one.
+    /// Sets the GID index of the target's address. The default is the [preferred](crate::DeviceInfo::preferred_gid) one.
     pub fn gid_index(self, index: usize) -> Self {
         Self { gid_index: Some(index), ..self }
     }
@@ -146,7 +145,7 @@ impl TargetBuilder {
         Ok(qp)
     }
 
-    /// Creates the target in RESET; [`QueuePair::modify`] moves it on.
+    /// Creates the target in RESET, for transitions by [`QueuePair::modify`].
     ///
     /// # Errors
     /// As [`build`](Self::build).
@@ -164,7 +163,7 @@ impl TargetBuilder {
 impl Drop for XrcdHandle {
     fn drop(&mut self) {
         let id = self.id;
-        // A stopped core has no domains left. Nothing belongs to it, because every such object has a handle.
+        // A stopped core has no domains left. No object uses the domain, because each has a reference to it.
         let _ = self.device.engine.call_all(move |state, _| state.endpoint.destroy_xrcd(id));
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the settings.
+//! Tests of the configuration.
 
 use super::*;
 

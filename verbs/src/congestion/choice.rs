@@ -1,6 +1,6 @@
-//! The table of all congestion control settings. The fields of [`CongestionChoice`], the keys of `ferroce.toml` and `FERROCE_CC`, the flags
-//! of the tools and `docs/reference/congestion.md` are generated from it. `build.rs` turns a choice into the congestion control of a queue
-//! pair.
+//! The table of all congestion control settings. It defines the fields of [`CongestionChoice`], the keys of `ferroce.toml` and
+//! `FERROCE_CC`, the flags of the tools and `docs/reference/congestion.md`. `build.rs` turns a choice into the congestion control of a
+//! queue pair.
 
 use super::names::{CcName, REVERSE, TelemetryMode};
 use super::setting::{ChoiceError, Setting, Written};
@@ -23,15 +23,15 @@ const TELEMETRY: &[CcName] = &[Hpcc, HpccFair, HpccRx, PowerTcp, Auto];
 /// Declares a field for each setting, and the table of settings.
 macro_rules! settings {
     ($($help:literal $field:ident: $type:ty, $read:expr, { $($name:ident: $word:expr),* $(,)? })*) => {
-        /// Congestion control by names and units. What is left out has a default.
-        /// [`build`](CongestionChoice::build) creates the settings of a queue pair from it.
+        /// A choice of congestion control, by names and units. A field that is not set has a default. [`build`](CongestionChoice::build)
+        /// creates the settings of a queue pair from it.
         #[derive(Clone, Copy, Debug, Default, PartialEq)]
         pub struct CongestionChoice {
             $(#[doc = $help] pub $field: $type,)*
         }
 
         impl CongestionChoice {
-            /// Every setting, in the order of help texts and of the reference.
+            /// All settings, in the order of help texts and of the reference.
             pub const SETTINGS: &'static [Setting] = &[$(Setting {
                 key: stringify!($field),
                 help: $help,
@@ -187,15 +187,15 @@ settings! {
 }
 
 impl CongestionChoice {
-    /// Sets the value of the setting that `ferroce.toml` calls `key`.
+    /// Sets the setting with this key of `ferroce.toml`.
     ///
     /// # Errors
-    /// Returns [`ChoiceError`] if there is no such key, or if it does not accept the value.
+    /// Returns [`ChoiceError`] if there is no such key, or if the setting does not accept the value.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), ChoiceError> {
         self.set_beside(&[], key, text)
     }
 
-    /// Sets a value as [`set`](Self::set) does. The error about an unknown key also lists `others`, the keys that the caller handles.
+    /// Sets a value as [`set`](Self::set) does. The error for an unknown key also lists `others`, the keys that the caller handles.
     pub(super) fn set_beside(
         &mut self,
         others: &[&'static str],
@@ -211,7 +211,7 @@ impl CongestionChoice {
         found.ok_or_else(unknown)?.set(self, text)
     }
 
-    /// Returns whether nothing is chosen.
+    /// Returns whether no setting is chosen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

@@ -15,11 +15,12 @@ pub(super) const UNPACED: CongestionAlgorithm =
 /// (`fabric/tests/auto.rs`).
 pub(super) const AUTO_TARGET: f64 = 0.97;
 
-/// With `auto`, one of this many data packets carries telemetry: few enough bytes, and telemetry in each round trip of 16 flows and more.
+/// With `auto`, one of this many data packets carries telemetry. The overhead is small, and 16 or more flows carry telemetry in each round
+/// trip.
 pub(super) const AUTO_EVERY: NonZeroU32 = NonZeroU32::MIN.saturating_add(3);
 
 /// The default congestion control, `cc = "auto"` without another setting: a fixed window of 512 KiB until a probe returns telemetry or the
-/// peer answers marks.
+/// peer answers ECN marks.
 pub const DEFAULT_CONGESTION: Congestion = {
     let fair = HpccConfig {
         base_rtt: Congestion::FIRST_BASE_RTT,

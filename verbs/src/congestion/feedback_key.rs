@@ -10,7 +10,7 @@ use thiserror::Error;
 
 const VARIABLE: &str = "FERROCE_FEEDBACK_KEY";
 
-/// The error of a key that cannot be read. It never contains the key.
+/// The error of a key that cannot be read. Its message never contains the key.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -65,10 +65,10 @@ impl DeviceKey {
     }
 }
 
-/// Reads the key from a file of 32 hexadecimal digits, which only its owner may be able to read.
+/// Reads the key from a file of 32 hexadecimal digits. Only its owner may have the permission to read it.
 ///
 /// # Errors
-/// Returns an error if the file cannot be read, others may read it, or it does not contain a key.
+/// Returns an error if the file cannot be read, if other users may read it, or if it does not contain a key.
 pub fn feedback_key_from_file(path: &Path) -> Result<FeedbackKey, KeyError> {
     let place = path.display().to_string();
     let failed = |error: std::io::Error| KeyError::File { path: place.clone(), reason: error.to_string() };

@@ -1,4 +1,4 @@
-//! Congestion control as people choose it: by names and units, in flags and in `ferroce.toml`.
+//! Congestion control as users choose it: by names and units, in flags and in `ferroce.toml`.
 //!
 //! ```
 //! # use ferroce_verbs::congestion::{CongestionRule, parse_congestion};

@@ -13,11 +13,11 @@ pub enum CcName {
     Fixed,
     /// HPCC++ at the sender.
     Hpcc,
-    /// The variant of HPCC++ in which each flow keeps its share of the receiver's link.
+    /// The variant of HPCC++ with fair shares of a link, without a configured number of flows.
     HpccFair,
     /// HPCC++ at the receiver.
     HpccRx,
-    /// PowerTCP with HPCC++'s telemetry.
+    /// PowerTCP with the telemetry of HPCC++.
     PowerTcp,
     /// DCTCP.
     Dctcp,
@@ -25,7 +25,7 @@ pub enum CcName {
     Dcqcn,
     /// Delay-based control as in Swift.
     Swift,
-    /// HPCC++ if probes return telemetry; otherwise a fixed window, or DCQCN once the peer answers marks.
+    /// HPCC++ if probes return telemetry; otherwise a fixed window, or DCQCN once the peer answers ECN marks.
     Auto,
 }
 
@@ -61,13 +61,13 @@ impl FromStr for CcName {
     }
 }
 
-/// The packets that carry HPCC++'s telemetry.
+/// The packets that carry telemetry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TelemetryMode {
-    /// One of this many data packets.
+    /// One of this many data packets carries telemetry.
     InBand(NonZeroU32),
-    /// Probes.
+    /// Probes carry telemetry.
     Probe,
 }
 

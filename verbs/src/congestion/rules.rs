@@ -10,8 +10,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// A rule that chooses the congestion control of queue pairs whose program chooses none. Rules are tried in the order of
-/// the file, and the first that matches decides.
+/// A rule that chooses the congestion control of queue pairs whose program chooses none. Rules are tried in the order of the file, and the
+/// first that matches applies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CongestionRule {
     /// Matches peers in this prefix; `None` matches all.
@@ -63,8 +63,8 @@ impl FromStr for Prefix {
     }
 }
 
-/// Returns the congestion control of the first rule that matches, or the default. A rule with a `peer` does not match without a peer. No
-/// rule matches datagrams that its algorithm cannot pace.
+/// Returns the congestion control of the first rule that matches, or the default. Without a peer, a rule with a `peer` does not match. For
+/// datagrams, a rule whose algorithm cannot pace them does not match.
 pub(crate) fn choose(
     rules: &[CongestionRule],
     peer: Option<IpAddr>,
@@ -80,14 +80,14 @@ pub(crate) fn choose(
     rules.iter().filter(can).find(fits).map_or(DEFAULT_CONGESTION, |rule| rule.congestion)
 }
 
-/// A rule as written in the file: each key with its position, and its value.
+/// A rule as written in the file: its values, and its keys with their positions.
 #[derive(Debug, serde::Deserialize)]
 #[serde(transparent)]
 pub(crate) struct RuleText(BTreeMap<toml::Spanned<String>, toml::Value>);
 
 #[derive(Debug, PartialEq)]
 pub(crate) struct RuleError {
-    /// The position of the wrong key in the file, or of the rule's first key if one is missing, in bytes.
+    /// Position of the wrong key in the file, bytes. If a key is missing, position of the rule's first key.
     pub(crate) offset: usize,
     pub(crate) reason: String,
 }
@@ -96,7 +96,7 @@ impl RuleText {
     /// Creates the rule.
     ///
     /// # Errors
-    /// Returns [`RuleError`] about the first key that is wrong.
+    /// Returns [`RuleError`] for the first wrong key.
     pub(crate) fn build(&self) -> Result<CongestionRule, RuleError> {
         let words = self.0.iter().map(|(key, value)| {
             (key.get_ref().as_str(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
@@ -104,7 +104,7 @@ impl RuleText {
         rule_of(words).map_err(|error| {
             let place =
                 |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
-            // The error of a missing key points to the rule's first key.
+            // A missing key has no position, so its error has that of the rule's first key.
             let offset = place(error.key()).or_else(|| self.0.keys().map(|key| key.span().start).min());
             RuleError { offset: offset.unwrap_or(0), reason: error.to_string() }
         })

@@ -10,7 +10,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// A setting of congestion control: its names, the values that it accepts, its effect.
+/// A setting of congestion control: its names, its accepted values, and its effect.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// The key in a `[[congestion]]` table of `ferroce.toml`, and in the one-line form of `FERROCE_CC`.
@@ -19,13 +19,13 @@ pub struct Setting {
     pub flag: &'static str,
     /// The name of the value in help texts. Empty for a flag without a value.
     pub value: &'static str,
-    /// The values that are accepted.
+    /// The accepted values, for help texts.
     pub accepts: &'static str,
     /// An accepted value.
     pub example: &'static str,
-    /// The value if it is left out.
+    /// The value if the setting is not chosen.
     pub default: &'static str,
-    /// The algorithms that use it.
+    /// The algorithms that use the setting.
     pub algorithms: &'static [CcName],
     /// The effect, for help texts.
     pub help: &'static str,
@@ -34,7 +34,7 @@ pub struct Setting {
 }
 
 impl Setting {
-    /// Sets the value that `text` spells.
+    /// Parses `text`, and sets the value.
     ///
     /// # Errors
     /// Returns [`ChoiceError`] if the text is not an accepted value.
@@ -45,7 +45,7 @@ impl Setting {
         })
     }
 
-    /// Returns the value as [`set`](Self::set) parses it, or `None` if it is not chosen.
+    /// Returns the value as [`set`](Self::set) parses it, or `None` if the setting is not chosen.
     #[must_use]
     pub fn get(&self, choice: &CongestionChoice) -> Option<String> {
         (self.get)(choice)
@@ -90,7 +90,7 @@ impl Word for Reverse {
     }
 }
 
-/// A field of [`CongestionChoice`] as text, if it is chosen.
+/// A field of [`CongestionChoice`] that can be written as text if it is chosen.
 pub(super) trait Written {
     fn written(&self) -> Option<String>;
 }
@@ -113,17 +113,17 @@ impl Written for bool {
 pub struct ChoiceError {
     key: String,
     value: Option<String>,
-    /// Keys are in braces: `{line_rate}`, or with a value `{line_rate=1G}`.
+    /// The reason, with keys in braces: `{line_rate}`, or with a value `{line_rate=1G}`.
     reason: String,
 }
 
 impl ChoiceError {
-    /// Creates an error about a key as a whole.
+    /// Creates an error about a key, without a value.
     pub(super) fn new(key: &str, reason: impl Into<String>) -> Self {
         Self { key: key.to_owned(), value: None, reason: reason.into() }
     }
 
-    /// Creates an error about a key's value.
+    /// Creates an error about the value of a key.
     pub(super) fn of(key: &str, value: impl fmt::Display, reason: impl Into<String>) -> Self {
         Self { value: Some(value.to_string()), ..Self::new(key, reason) }
     }
@@ -147,7 +147,7 @@ impl ChoiceError {
         })
     }
 
-    /// Formats the error for a line such as `hpcc,line_rate=1G`: an algorithm by its bare name, other keys as `key=value`.
+    /// Formats the error for a line such as `hpcc,line_rate=1G`: an algorithm as its name only, other keys as `key=value`.
     #[must_use]
     pub fn as_words(&self) -> String {
         self.render(|key, value| match value.map(str::escape_debug) {
@@ -157,7 +157,7 @@ impl ChoiceError {
         })
     }
 
-    /// Returns the reason alone, for a program that writes flag and value itself.
+    /// Returns the reason only, for a program that writes the flag and the value itself.
     #[must_use]
     pub fn reason_as_values(&self) -> String {
         fill(&self.reason, |key, value| value.unwrap_or(key).to_owned())

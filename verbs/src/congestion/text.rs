@@ -57,7 +57,7 @@ impl FromStr for CongestionChoice {
 /// Reads `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys as in a rule of `ferroce.toml`.
 ///
 /// # Errors
-/// Returns in one line which key is wrong, why, and what to write.
+/// Returns one line with the wrong key, the reason and the remedy.
 pub fn parse_congestion(text: &str) -> Result<Congestion, String> {
     text.parse().map(|rule: CongestionRule| rule.congestion)
 }

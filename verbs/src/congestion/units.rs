@@ -1,4 +1,4 @@
-//! Rates, times and sizes as people write them.
+//! Parses and formats rates, times and sizes with units.
 
 use cc::Rate;
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 const RATES: [(&str, u64); 4] =
     [("T", 1_000_000_000_000), ("G", 1_000_000_000), ("M", 1_000_000), ("K", 1000)];
 
-/// The lowest rate that a number without a unit may express, bit/s. A smaller number is likely to be in Gb/s or, like a link's speed in
+/// The lowest rate that a number without a unit may express, bit/s. A smaller number was probably meant in Gb/s or, like a link's speed in
 /// sysfs, in Mb/s.
 const MIN_WITHOUT_UNIT: f64 = 1e6;
 
 /// Parses bits per second: `200M`, `1G`, `2.5G`; the suffixes are powers of 1000. A number without one is at least 1000000.
 ///
 /// # Errors
-/// Returns what to write if the text is not a positive number, or is too small a number to have no unit.
+/// Returns the remedy if the text is not a positive number, or is a number below the limit without a unit.
 pub fn parse_rate(text: &str) -> Result<Rate, String> {
     let wrong = || format!("`{text}` is no rate; write bits per second, or 200M, 1G, 2.5G");
     let upper = text.to_ascii_uppercase();
@@ -33,7 +33,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate::from_bps(bits.round() as u64))
 }
 
-/// Formats a rate in the largest unit that divides it, as [`parse_rate`] reads it. Below 1000000 bit/s, the text always has a unit.
+/// Formats a rate in the largest unit that divides it, as [`parse_rate`] parses it. Below 1000000 bit/s, the text always has a unit.
 #[must_use]
 pub fn rate_text(rate: Rate) -> String {
     let bits = rate.as_bps();
@@ -45,13 +45,13 @@ pub fn rate_text(rate: Rate) -> String {
     }
 }
 
-/// The longest accepted time. It is longer than any run, and sums and small multiples of it do not overflow.
+/// The longest accepted time. Sums and small multiples of it do not overflow.
 const LONGEST: Duration = Duration::from_secs(1_000_000_000);
 
 /// Parses a time with its unit: `500ns`, `20us`, `2ms`, `1.5s`. A plain number is in seconds. The maximum is 10^9 s.
 ///
 /// # Errors
-/// Returns what to write if the text is not a number, alone or followed by one of the units, or too long a time.
+/// Returns the remedy if the text is not a number with one of the units or without a unit, or if the time is too long.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no time; write 500ns, 20us, 2ms or 1.5s");
     let units = [("ns", 1e-9), ("us", 1e-6), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)];
@@ -75,7 +75,7 @@ pub fn duration_text(time: Duration) -> String {
 /// Parses bytes: `64`, `4K`, `1M`, `1G`; the suffixes are powers of 1024.
 ///
 /// # Errors
-/// Returns what to write if the text is not a number, or does not fit 64 bits.
+/// Returns the remedy if the text is not a number, or does not fit 64 bits.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let (digits, factor) = match text.trim_end_matches(['B', 'b']).to_ascii_uppercase() {
         t if t.ends_with('K') => (t, 1 << 10),

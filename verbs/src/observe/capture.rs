@@ -1,4 +1,4 @@
-//! The observer's side of a capture, which reads the frames of a process from shared memory.
+//! The observer's side of a capture: reads the frames of a process from shared memory.
 
 use super::capture_server::{self, CaptureReply};
 use super::client::{self, AttachError};
@@ -10,10 +10,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// The size of a read, bytes. The answer to a request is shorter, even for 64 cores.
+/// Size of a read, bytes. A reply is shorter, even for 64 cores.
 const PART: usize = 1 << 16;
 
-/// Why [`Capture::wait`] returned.
+/// The reason why [`Capture::wait`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Waited {
@@ -21,13 +21,13 @@ pub enum Waited {
     Time,
     /// The process has ended, or has closed its devices.
     Ended,
-    /// The reader of the output is gone.
+    /// The reader of the output has closed it.
     Unread,
 }
 
 /// A running capture of another process. Dropping it ends the capture.
 ///
-/// It never slows the process down: frames for which the process's ring has no room are counted and not captured.
+/// A capture never slows the process down: frames that do not fit into a core's ring are counted and not captured.
 #[derive(Debug)]
 pub struct Capture {
     pid: u32,
@@ -37,8 +37,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Starts to capture the first `snap` bytes of each frame that process `pid` sends and receives, on all devices that it has open
-    /// now, up to 64 cores.
+    /// Starts to capture the first `snap` bytes of each frame that process `pid` sends and receives. The capture covers all devices that
+    /// the process has open at the start, up to 64 cores.
     ///
     /// # Errors
     /// Returns an [`AttachError`] if this user cannot observe the process, or if another capture of it is running.
@@ -46,7 +46,7 @@ impl Capture {
         let system = |error| AttachError::System { pid, error };
         let (mut connection, _) = client::attach(pid, &client::socket(pid)?)?;
         match connection.write_all(capture_server::request(snap).as_bytes()) {
-            // A process older than format 2 has answered and closed the connection already.
+            // A process with a format before 2 answers and closes the connection without reading the request.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
             written => written.map_err(system)?,
         }
@@ -62,17 +62,17 @@ impl Capture {
         Ok(Self { pid, connection, ports: offer.ports, rings })
     }
 
-    /// Returns the port of each captured core.
+    /// Returns the port of each captured core, in the order of the cores.
     #[must_use]
     pub fn ports(&self) -> &[String] {
         &self.ports
     }
 
-    /// Takes the oldest captured frame into `frame`. Returns the frame's core as an index into [`ports`](Self::ports), or `None` if
-    /// there is no frame.
+    /// Moves the oldest captured frame into `frame`. Returns the index of its core in [`ports`](Self::ports), or `None` if there is no
+    /// frame.
     ///
     /// # Errors
-    /// Returns [`AttachError::System`] if the process wrote anything but frames.
+    /// Returns [`AttachError::System`] if the ring contains invalid data.
     pub fn take(&mut self, frame: &mut Vec<u8>) -> Result<Option<(usize, Record)>, AttachError> {
         let damaged = |error| AttachError::System { pid: self.pid, error };
         let mut oldest: Option<(u64, usize)> = None;
@@ -88,19 +88,19 @@ impl Capture {
         Ok(record.map(|record| (core, record)))
     }
 
-    /// Returns how many frames of a core were dropped because its ring was full.
+    /// Returns the number of frames of a core that were dropped because its ring was full.
     #[must_use]
     pub fn dropped(&self, core: usize) -> u64 {
         self.rings.get(core).map_or(0, Reader::dropped)
     }
 
-    /// Asks the process to stop capturing. Frames that are in the rings can still be taken.
+    /// Ends the capture. Frames in the rings can still be read.
     pub fn end(&self) {
-        // Fails only if the process is gone.
+        // Fails only if the process has ended.
         let _ = self.connection.shutdown(Shutdown::Both);
     }
 
-    /// Waits up to `time`, rounded up to ms, or until the process ends, or the reader of the pipe `output` is gone.
+    /// Waits up to `time`, rounded up to ms. Returns earlier if the process ends, or if the reader of the pipe `output` closes it.
     #[must_use]
     pub fn wait(&self, time: Duration, output: BorrowedFd<'_>) -> Waited {
         if self.rings.iter().all(Reader::is_closed) {
@@ -119,8 +119,8 @@ impl Capture {
     }
 }
 
-/// Reads the line that answers a request, and the rings that accompany it. A process older than format 2 does not read the request: it
-/// sends a report instead, and resets the connection.
+/// Reads the reply to a request, and the descriptors of the rings. A process with a format before 2 does not read the request: it sends a
+/// report instead, and resets the connection.
 fn receive(pid: u32, connection: &UnixStream) -> Result<(Vec<u8>, Vec<OwnedFd>), AttachError> {
     let (mut line, mut files, mut part) = (Vec::new(), Vec::new(), vec![0; PART]);
     client::read_within_timeout(pid, connection, || {

@@ -1,4 +1,4 @@
-//! The process's side of a capture: a thread that installs a tap in each core, and sleeps until the observer is gone.
+//! The process's side of a capture: a thread that installs a tap in each core, and waits until the observer disconnects.
 
 use super::sanitize::sanitized;
 use super::status::FORMAT;
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// The start of a request for a capture; the number of bytes to capture of each frame follows.
+/// Start of a request for a capture. The number of bytes to capture of each frame follows.
 const REQUEST: &str = "capture ";
 
-/// The number of checks whether the previous capture has ended, and the pause after each.
+/// Number of checks whether the previous capture has ended, and the pause after each check.
 const CHECKS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// The answer to a request: a line of JSON, with the memory of a ring per core.
+/// The reply to a request: a line of JSON, accompanied by a descriptor of each core's ring.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct CaptureReply {
     format: u32,
@@ -29,7 +29,7 @@ pub(super) struct CaptureReply {
     /// The port of each core, in the order of their rings.
     #[serde(deserialize_with = "sanitized")]
     pub(super) ports: Vec<String>,
-    /// Why there is no capture.
+    /// The reason why the request is refused.
     #[serde(default, deserialize_with = "sanitized")]
     pub(super) refused: Option<String>,
 }
@@ -43,7 +43,7 @@ pub(super) fn requested(request: &[u8]) -> Option<u32> {
     std::str::from_utf8(request).ok()?.strip_prefix(REQUEST)?.trim_end().parse().ok()
 }
 
-/// Whether the process is captured. It has one capture at a time.
+/// Whether a capture of the process is running. There is one at a time.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CaptureServer(Arc<AtomicBool>);
 
@@ -72,7 +72,7 @@ impl CaptureServer {
 
     /// Starts a capture of `devices` for the observer at the other end of `stream`.
     pub(super) fn begin(&self, stream: CloseOnFork<UnixStream>, devices: Vec<Weak<Inner>>, snap: u32) {
-        // The timeout applied to the request only.
+        // The timeout applies only to the request.
         let _ = stream.set_read_timeout(None);
         if !self.try_begin() {
             refuse(&stream, "another capture of it is running; end that one first".into());
@@ -108,7 +108,7 @@ fn reply(
 }
 
 fn refuse(stream: &UnixStream, reason: String) {
-    // Fails only if the observer is gone.
+    // Fails only if the observer has disconnected.
     let _ = reply(stream, Vec::new(), Some(reason), &[]);
 }
 
@@ -119,13 +119,13 @@ fn capture(stream: &UnixStream, devices: &[Weak<Inner>], snap: u32) -> io::Resul
         wait(stream);
     }
     for device in devices.iter().filter_map(Weak::upgrade) {
-        // The taps are dropped in this thread, not in the cores.
+        // The cores return their taps, so that this thread drops them.
         let _ = device.engine.call_all(|state, _| state.capture(None));
     }
     Ok(())
 }
 
-/// Installs a tap in each core. Returns the port and the ring of each core. Does not hold the devices any longer, so that the program can
+/// Installs a tap in each core. Returns the port and the ring of each core. Keeps no reference to the devices, so that the program can
 /// close them.
 fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<OwnedFd>)> {
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
@@ -135,14 +135,14 @@ fn install(devices: &[Weak<Inner>], snap: u32) -> io::Result<(Vec<String>, Vec<O
     let (taps, rings): (Vec<_>, Vec<_>) = made.into_iter().unzip();
     for ((device, core), tap) in cores.iter().zip(taps) {
         let tap = Box::new(tap);
-        // A stopped core drops its tap, and the observer sees the end of that ring.
+        // A stopped core drops its tap, which closes the ring.
         let _ = device.engine.call_on(*core, move |state, _| state.capture(Some(tap)));
     }
     Ok((cores.iter().map(|(device, _)| device.info.port.clone()).collect(), rings))
 }
 
 fn wait(stream: &UnixStream) {
-    // Observers send nothing more, so this returns when the connection ends. Signals are blocked in this thread.
+    // The observer sends nothing more, so this call returns when it disconnects. Signals are blocked in this thread.
     let _ = scm_rights::receive(stream.as_fd(), &mut [0], 0);
 }
 

@@ -1,4 +1,4 @@
-//! The observer's side: lists processes and reads their reports.
+//! The observer's side of the socket: lists processes and reads their reports.
 
 use super::{FORMAT, ProcessStatus, folder};
 use datapath::unix_address;
@@ -17,24 +17,24 @@ use std::thread;
 use std::time::{Duration, Instant};
 use thiserror::Error;
 
-/// The time within which a process must answer.
+/// Time limit for the answer of a process.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The limit on the reports of this user's processes together, bytes: 262,144 queue pairs of 1 KiB each.
+/// Limit of all reports of this user's processes together, bytes: 262,144 queue pairs of 1 KiB each.
 const MAX_OWN: usize = 256 << 20;
 
-/// The limit for each other user, bytes. Their processes can send anything to an observer that runs as root.
+/// Limit for each other user, bytes. Another user's process can send arbitrary data to an observer that runs as root.
 pub(super) const MAX_OTHERS: usize = 16 << 20;
 
-/// The maximum number of a user's processes that are read at once, each by a thread.
+/// Maximum number of a user's processes that are read at once, each by its own thread.
 const PROCESSES: usize = 512;
 
-/// The bytes that the processes of each user may still report.
+/// The number of bytes that the processes of each user may still send.
 #[derive(Default)]
 struct Budgets(Mutex<BTreeMap<u32, usize>>);
 
 impl Budgets {
-    /// Deducts `bytes` from the budget of user `owner`. Returns `false`, and deducts nothing, if less is left.
+    /// Deducts `bytes` from the budget of user `owner`. Returns `false`, and deducts nothing, if the budget is smaller.
     fn spend(&self, owner: u32, bytes: usize) -> bool {
         let all = if owner == folder::user() { MAX_OWN } else { MAX_OTHERS };
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,15 +49,15 @@ impl Budgets {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AttachError {
-    /// No such process.
+    /// The process does not exist.
     #[error("process {0} does not exist; `ferroce why` without a number shows those that can be observed")]
     NoProcess(u32),
-    /// A process without a socket.
+    /// The process has no socket.
     #[error(
         "process {0} has no open Ferroce device, or uses another runtime folder; start both with the same XDG_RUNTIME_DIR"
     )]
     NotFerroce(u32),
-    /// A process of another user.
+    /// The process belongs to another user.
     #[error("process {pid} belongs to user {owner}; run this as that user or as root")]
     OtherUser {
         /// The process.
@@ -65,63 +65,63 @@ pub enum AttachError {
         /// Its user.
         owner: u32,
     },
-    /// A report that this program can't read.
+    /// The report has a format that this program cannot read.
     #[error(
         "process {pid} reports in format {found}, but this ferroce reads format {FORMAT}; use ferroce {version}, the process's version"
     )]
     Version {
         /// The process.
         pid: u32,
-        /// Its format.
+        /// The format of the report.
         found: u32,
-        /// Its version.
+        /// The process's version of Ferroce.
         version: String,
     },
-    /// It listens but does not answer.
+    /// The process listens but does not answer.
     #[error("process {0} does not answer within 3 s; if it is stopped, continue it: kill -CONT {0}")]
     Silent(u32),
-    /// The processes of its user report too much together.
+    /// The processes of one user exceed the limit of their reports.
     #[error(
         "process {0}: all processes of its user report more than is read (16 MiB of another user, 256 MiB, 512 processes); run this as that user"
     )]
     TooLong(u32),
-    /// It refuses the request.
+    /// The process refuses the request.
     #[error("process {pid}: {reason}")]
     Refused {
         /// The process.
         pid: u32,
-        /// Its reason, with a remedy.
+        /// The reason, with a remedy.
         reason: String,
     },
-    /// It ended while it was read.
+    /// The process ended while its report was read.
     #[error("process {0} ended while its report was read; start it again")]
     Ended(u32),
-    /// The system refused it.
+    /// A system call failed.
     #[error("process {pid}: {error}; try again")]
     System {
         /// The process.
         pid: u32,
-        /// The system's reason.
+        /// The error of the system call.
         error: io::Error,
     },
 }
 
 impl AttachError {
-    /// Returns whether no observable process is listening.
+    /// Returns whether no observable process listens.
     const fn is_absence(&self) -> bool {
         matches!(self, Self::NoProcess(_) | Self::NotFerroce(_) | Self::OtherUser { .. })
     }
 }
 
-/// The fields that every format starts with.
+/// The first fields of every format.
 #[derive(Deserialize)]
 pub(super) struct Head {
     format: u32,
     version: String,
 }
 
-/// Returns the report of every process whose socket this user can reach, by process number. Queries all at once, over one connection each.
-/// Removes the sockets of processes that have ended.
+/// Returns the report of every process whose socket this user can access, in the order of process ids. Queries all processes at once, each
+/// over its own connection. Removes the sockets of processes that have ended.
 #[must_use]
 pub fn read_all() -> Vec<Result<ProcessStatus, AttachError>> {
     let all = folder::readable().into_iter().rev().map(|folder| sockets(&folder));
@@ -168,17 +168,17 @@ pub(super) fn socket(pid: u32) -> Result<PathBuf, AttachError> {
     path.ok_or_else(|| not_found(pid))
 }
 
-/// Asks the process `pid` for its report over the socket `path`.
+/// Requests the report of process `pid` over the socket `path`.
 fn ask(pid: u32, path: &Path, budgets: &Budgets) -> Result<ProcessStatus, AttachError> {
     let (stream, owner) = attach(pid, path)?;
-    // An observer that sends no request receives the report.
+    // The process sends its report to an observer that sends no request.
     stream.shutdown(Shutdown::Write).map_err(|error| AttachError::System { pid, error })?;
     let report = receive(pid, stream, |bytes| budgets.spend(owner, bytes))?;
-    // The kernel reports the number of the peer; the report's own could be wrong.
+    // The kernel verifies the peer's process id; the id in the report could be wrong.
     Ok(ProcessStatus { pid, ..checked(pid, &report)? })
 }
 
-/// Parses what process `pid` sent, if its format is [`FORMAT`].
+/// Parses the data from process `pid`, if its format is [`FORMAT`].
 pub(super) fn checked<T: DeserializeOwned>(pid: u32, bytes: &[u8]) -> Result<T, AttachError> {
     let head: Head = serde_json::from_slice(bytes).map_err(|_| AttachError::Ended(pid))?;
     if head.format != FORMAT {
@@ -187,7 +187,8 @@ pub(super) fn checked<T: DeserializeOwned>(pid: u32, bytes: &[u8]) -> Result<T, 
     serde_json::from_slice(bytes).map_err(|_| AttachError::Ended(pid))
 }
 
-/// Connects to the process `pid` over the socket `path`. Returns its user, too. Removes the socket if no process listens on it.
+/// Connects to process `pid` over the socket `path`. Returns the connection and the process's user. Removes the socket if no process
+/// listens on it.
 pub(super) fn attach(pid: u32, path: &Path) -> Result<(UnixStream, u32), AttachError> {
     let stream = match connect(path) {
         Ok(stream) => stream,
@@ -200,7 +201,7 @@ pub(super) fn attach(pid: u32, path: &Path) -> Result<(UnixStream, u32), AttachE
         }
     };
     let peer = credentials(&stream).map_err(|error| AttachError::System { pid, error })?;
-    // Any process can listen at this path: the kernel knows which one does.
+    // Any process could listen at this path, so the kernel's process id decides.
     if peer.pid != pid as i32 {
         return Err(not_found(pid));
     }
@@ -228,7 +229,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// Reads a report to its end, as long as `spend` grants the bytes of each part.
+/// Reads a report to its end, while `spend` grants the bytes of each part.
 fn receive(
     pid: u32,
     mut stream: UnixStream,
@@ -310,7 +311,7 @@ mod tests {
         let (mut process, observer) = UnixStream::pair().unwrap();
         let writer = thread::spawn(move || io::Write::write_all(&mut process, &vec![b' '; length]));
         let report = receive(7, observer, |bytes| budgets.spend(owner, bytes));
-        // The observer may have hung up.
+        // Fails if the observer has closed the connection.
         let _ = writer.join().unwrap();
         report
     }

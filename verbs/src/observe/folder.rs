@@ -6,22 +6,22 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why no folder can be used.
+/// The reason why there is no usable folder.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum FolderError {
     /// The user has no runtime folder.
     #[error("no folder for sockets: XDG_RUNTIME_DIR is not set to a folder of user {0}; set it")]
     Nowhere(u32),
-    /// The system refused it.
+    /// A system call failed.
     #[error("{path}: {error}; remove it, or set XDG_RUNTIME_DIR to another folder")]
     Refused {
         /// The folder.
         path: PathBuf,
-        /// The system's reason.
+        /// The error of the system call.
         error: std::io::Error,
     },
-    /// Another user could have put sockets there.
+    /// Another user could have created sockets in the folder.
     #[error("{path}: mode {mode:o} and owner {owner} instead of 700 and {user}; remove it")]
     Open {
         /// The folder.
@@ -59,7 +59,7 @@ pub fn folder() -> Result<PathBuf, FolderError> {
     }
 }
 
-/// Returns the folder, and creates it if needed.
+/// Returns the folder. Creates it if it does not exist.
 pub(super) fn create() -> Result<PathBuf, FolderError> {
     let path = folder()?;
     let refused = |error| FolderError::Refused { path: path.clone(), error };

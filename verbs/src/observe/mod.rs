@@ -1,10 +1,10 @@
-//! The report of a running process to an observer: its devices, their counters, and what each queue pair waits for.
+//! Reports of a running process for observers: its devices, their counters, and the waiting state of each queue pair.
 //!
-//! A process with an open device listens on a socket that only its user and root can reach ([`folder`]). A separate thread waits on the
-//! socket. When an observer connects, the thread queries the cores between two turns, 64 queue pairs at a time. Until then it costs the
-//! datapath nothing.
+//! A process with an open device listens on a socket that only its user and root can access ([`folder`]). A separate thread waits for
+//! connections. When an observer connects, the thread queries the cores between two turns, 64 queue pairs at a time. Without an observer,
+//! the datapath has no overhead.
 //!
-//! An observer that requests a capture receives a ring of shared memory per core instead of a report ([`Capture`]).
+//! An observer that requests a capture receives a ring of shared memory for each core instead of a report ([`Capture`]).
 //!
 //! ```
 //! use ferroce_verbs::observe;

@@ -3,7 +3,7 @@
 use datapath::engine::CoreCounters;
 use roce::Counters;
 
-/// The counters of an endpoint that are also reported for each core.
+/// Counters of an endpoint that are also reported for each core.
 pub(super) const CORE_FRAMES: [&str; 2] = ["rx_frames", "tx_frames"];
 
 /// Returns the name, description and value of each counter except the discards.

@@ -1,5 +1,5 @@
-//! Sanitizes a report that an observer reads. Another user's process may send anything: only printable characters may reach a terminal, and
-//! only Ferroce's own counters and states become names of metrics.
+//! Sanitizes a report that an observer reads, because another user's process may send arbitrary data. Only printable characters are shown
+//! on a terminal, and only the names of Ferroce's counters and states become names of metrics.
 
 use datapath::engine::CoreCounters;
 use roce::qp::Waiting;
@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 
 use super::names::{CORE_FRAMES, named_core_counters, named_counters};
 
-/// The names of all counters, of the reasons for which packets are dropped, and of the waiting states.
+/// The names of all counters, discard reasons and waiting states.
 static NAMES: LazyLock<BTreeSet<String>> = LazyLock::new(|| {
     let endpoint = named_counters(&Counters::default()).map(|(name, ..)| name);
     let core = named_core_counters(&CoreCounters::default()).map(|(name, ..)| name);
@@ -69,7 +69,7 @@ mod tests {
         serde_json::from_str(include_str!("report.json")).unwrap()
     }
 
-    /// Appends an escape sequence to every text, and adds an unknown name to every table.
+    /// Appends an escape sequence to each text, and adds an unknown name to each table.
     fn make_hostile(value: &mut Value) {
         match value {
             Value::String(text) => text.push_str("\u{1b}[2J\n"),

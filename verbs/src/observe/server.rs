@@ -1,4 +1,4 @@
-//! The process's end of the socket, and the thread that serves observers while a device is open.
+//! The process's side of the socket, and the thread that serves observers while a device is open.
 
 use super::capture_server::{self, CaptureServer};
 use super::{client, folder, status::ProcessStatus};
@@ -17,12 +17,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// The time after which an observer that does not read is disconnected.
+/// Time after which an observer that does not read is disconnected.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The time within which an observer must send its request. It does so as it connects.
+/// Time limit for an observer's request. Observers send it as soon as they connect.
 const REQUEST_TIMEOUT: Duration = Duration::from_millis(200);
-/// The longest time for which a closing program waits for the thread while it serves an observer.
+/// Longest time for which closing the last device waits for the thread, which may be serving an observer.
 const MAX_CLOSE_TIME: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -37,7 +37,7 @@ struct Server {
     path: PathBuf,
     is_closed: Arc<AtomicBool>,
     thread: JoinHandle<()>,
-    /// Disconnected when the thread ends.
+    /// The thread holds the sender and drops it when it ends.
     ends: Receiver<()>,
 }
 
@@ -45,7 +45,7 @@ struct Server {
 pub(crate) fn publish(device: &Arc<Inner>) {
     let Some(mut server) = fork::lock(&SERVER) else { return };
     if server.as_ref().is_some_and(|server| server.process.is_parent()) {
-        // A forked child leaves its parent's thread and socket alone.
+        // A forked child must not end its parent's thread or close its socket.
         std::mem::forget(server.take());
     }
     if server.is_none() {
@@ -64,7 +64,7 @@ pub(crate) fn publish(device: &Arc<Inner>) {
     }
 }
 
-/// Removes closed devices, and with the last one the socket.
+/// Removes closed devices. Closes the socket if no device is left.
 pub(crate) fn withdraw() {
     let ended = {
         let Some(mut server) = fork::lock(&SERVER) else { return };
@@ -76,7 +76,7 @@ pub(crate) fn withdraw() {
                 })
         });
         let ended = server.take_if(|_| is_last);
-        // Under the lock, before another device can publish a socket of the same name.
+        // Closes the socket under the lock, before another device can publish a socket of the same name.
         ended.inspect(Server::close)
     };
     if let Some(server) = ended {
@@ -91,7 +91,7 @@ fn place() -> Result<PathBuf, String> {
 
 impl Server {
     fn start(path: PathBuf) -> Result<Self, String> {
-        // An earlier process of this number may have left it.
+        // An earlier process with this process id may have left the socket.
         let _ = fs::remove_file(&path);
         let failed = |error: io::Error| format!("{}: {error}", path.display());
         let listener = UnixListener::bind(&path).map_err(failed)?;
@@ -113,14 +113,14 @@ impl Server {
         Ok(Self { process: Process::this(), devices, listener, path, is_closed, thread, ends })
     }
 
-    /// Closes and removes the socket, which ends the thread.
+    /// Closes and removes the socket. The thread then ends.
     fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
         if self.listener.is_same_file() {
             // SAFETY: the listener owns this open descriptor. The shutdown makes the thread's accept return.
             unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         } else {
-            // The program has closed the descriptor. The thread's accept still uses the socket, and a connection makes it return.
+            // The program has closed the descriptor. The thread's accept still uses the socket, and a new connection makes it return.
             let _ = UnixStream::connect(&self.path);
         }
         let _ = fs::remove_file(&self.path);
@@ -128,7 +128,7 @@ impl Server {
 
     /// Waits for the thread to end, for at most [`MAX_CLOSE_TIME`].
     fn join(self) {
-        // This thread may be the one that closes the last device.
+        // The thread itself may have dropped the last device.
         if self.thread.thread().id() == std::thread::current().id() {
             return;
         }
@@ -144,7 +144,7 @@ fn serve(listener: &CloseOnFork<UnixListener>, devices: &Devices, is_closed: &At
     while listener.is_same_file() && !is_closed.load(Ordering::Relaxed) {
         match listener.accept() {
             Ok(_) if is_closed.load(Ordering::Relaxed) => return,
-            // Forked children close their copy, so that the observer notices the end of this process.
+            // Forked children close their copy, so that the connection closes when this process ends.
             Ok((stream, _)) => answer(CloseOnFork::from(stream), devices, &captured),
             // The listener was shut down.
             Err(error) if error.raw_os_error() == Some(libc::EINVAL) => return,
@@ -161,7 +161,7 @@ fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &Capture
         return;
     }
     let Some(devices) = fork::lock(devices).map(|devices| devices.clone()) else { return };
-    // Observers older than format 2 send no request.
+    // Observers with a format before 2 send no request.
     let mut request = [0; 64];
     let length = (&*stream).read(&mut request).unwrap_or(0);
     if let Some(snap) = capture_server::requested(&request[..length]) {
@@ -170,10 +170,10 @@ fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &Capture
     }
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
     let report = serde_json::to_vec(&ProcessStatus::of(&devices));
-    // A slow observer must not delay the closing of devices.
+    // Writing to a slow observer must not delay the closing of devices.
     drop(devices);
     let Ok(report) = report else { return };
-    // Fails only if the observer is gone.
+    // Fails only if the observer has disconnected.
     let _ = (&*stream).write_all(&report);
 }
 
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use std::os::fd::{FromRawFd, OwnedFd};
 
-    /// A program that becomes a daemon closes all descriptors with close_range(2). The socket's number may then belong to a file of its own.
+    /// A daemon closes all descriptors with close_range(2). The socket's number may then belong to a file of the program.
     #[test]
     fn a_server_ends_without_touching_a_file_that_replaced_its_socket() {
         let folder = tempfile::tempdir().unwrap();
@@ -196,7 +196,7 @@ mod tests {
         server.close();
         server.join();
         assert!(!path.exists());
-        // SAFETY: nobody else owns the number since dup2.
+        // SAFETY: since dup2, the number refers to a socket that has no other owner.
         let mut theirs = UnixStream::from(unsafe { OwnedFd::from_raw_fd(number) });
         theirs.write_all(b"there").unwrap();
         let mut read = [0; 5];

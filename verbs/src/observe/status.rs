@@ -9,47 +9,47 @@ use roce::{Counters, Discard, FailureReason, Observation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The version of the protocol between process and observer. An observer reads only its own.
+/// The version of the protocol between process and observer. An observer can read only its own version.
 pub const FORMAT: u32 = 4;
 
-/// The number of queue pairs that a core reports between two turns.
+/// Number of queue pairs that a core reports between two turns.
 const QPS_PER_TURN: usize = 64;
 
 /// A process with open devices.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProcessStatus {
-    /// [`FORMAT`] of the process.
+    /// The process's [`FORMAT`].
     pub format: u32,
-    /// Its version of Ferroce.
+    /// The process's version of Ferroce.
     #[serde(deserialize_with = "sanitized")]
     pub version: String,
-    /// Its identifier.
+    /// The process id.
     pub pid: u32,
-    /// Its command line.
+    /// The command line.
     #[serde(deserialize_with = "sanitized")]
     pub command: String,
-    /// Its open devices.
+    /// The open devices.
     pub devices: Vec<DeviceStatus>,
 }
 
-/// A device at one moment.
+/// The state of a device at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// The port's name.
     #[serde(deserialize_with = "sanitized")]
     pub port: String,
-    /// Its driver.
+    /// The port's driver.
     #[serde(deserialize_with = "sanitized")]
     pub driver: String,
-    /// Its addresses.
+    /// The device's addresses.
     #[serde(deserialize_with = "sanitized")]
     pub addresses: Vec<String>,
-    /// Its speed in Mb/s, if the port knows it.
+    /// The link's speed in Mb/s, if the port reports it.
     pub speed_mbps: Option<u32>,
-    /// Why its core stopped. All fields below are then empty.
+    /// The reason why the core stopped. All fields below are then empty.
     #[serde(default, deserialize_with = "sanitized")]
     pub stopped: Option<String>,
-    /// The moment, in ns since the core's clock began.
+    /// Time of the report, in ns since the start of the core's clock.
     pub now: u64,
     /// The endpoint's counters, by the names of [`named_counters`].
     #[serde(deserialize_with = "sanitized")]
@@ -57,25 +57,25 @@ pub struct DeviceStatus {
     /// Dropped packets by reason, without zeros.
     #[serde(deserialize_with = "sanitized")]
     pub discards: BTreeMap<String, u64>,
-    /// Counters of the cores, summed, for everything but packets of queue pairs.
+    /// Counters of the cores for everything except packets of queue pairs, summed.
     #[serde(deserialize_with = "sanitized")]
     pub core: BTreeMap<String, u64>,
     /// ns in each state ([`Waiting::name`]), summed over all queue pairs of the device, including destroyed ones.
     #[serde(deserialize_with = "sanitized")]
     pub waited: BTreeMap<String, u64>,
-    /// Its cores.
+    /// The device's cores.
     pub cores: Vec<CoreStatus>,
-    /// Its queue pairs.
+    /// The device's queue pairs.
     pub queue_pairs: Vec<QueuePairStatus>,
 }
 
-/// A core of a device. The device's figures are the sums of those of its cores.
+/// A core of a device. The figures of the device are the sums over its cores.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CoreStatus {
-    /// Its counters: those of [`DeviceStatus::core`], and frames sent and received by its queue pairs.
+    /// The core's counters: those of [`DeviceStatus::core`], and frames sent and received by its queue pairs.
     #[serde(deserialize_with = "sanitized")]
     pub counters: BTreeMap<String, u64>,
-    /// ns in each state, summed over its queue pairs, including destroyed ones.
+    /// ns in each state, summed over the core's queue pairs, including destroyed ones.
     #[serde(deserialize_with = "sanitized")]
     pub waited: BTreeMap<String, u64>,
 }
@@ -92,23 +92,23 @@ impl CoreStatus {
 /// The peer of a queue pair.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerStatus {
-    /// Its address.
+    /// The peer's address.
     #[serde(deserialize_with = "sanitized")]
     pub address: String,
-    /// Its queue pair's number.
+    /// The QPN of the peer.
     pub qpn: u32,
 }
 
 /// A hop of a queue pair's path, from the latest telemetry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HopStatus {
-    /// Its position on the path; 0 is the first switch.
+    /// Position on the path; 0 is the first switch.
     pub index: u8,
-    /// Bytes in its egress queue.
+    /// Bytes in the switch's egress queue.
     pub queue: u64,
-    /// The utilisation of its link; 1 is full without a queue. `None` until telemetry has arrived twice.
+    /// Utilisation of the switch's link; 1 is full without a queue. `None` until two telemetry records have arrived.
     pub utilisation: Option<f64>,
-    /// The age of this telemetry, ns.
+    /// Age of this telemetry, ns.
     pub age: u64,
 }
 
@@ -123,7 +123,7 @@ impl HopStatus {
     }
 }
 
-/// The likely reason why a peer keeps a queue pair waiting.
+/// The likely reason why a queue pair waits for its peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Diagnosis {
     /// The reason, as [`FailureReason`](crate::event::FailureReason) displays it.
@@ -132,7 +132,7 @@ pub struct Diagnosis {
     /// The remedy for the user.
     #[serde(deserialize_with = "sanitized")]
     pub remedy: String,
-    /// True if packets are longer than a link of the path carries.
+    /// True if packets are longer than the MTU of a link on the path.
     pub is_path_mtu: bool,
 }
 
@@ -143,53 +143,53 @@ impl Diagnosis {
     }
 }
 
-/// A queue pair at one moment.
+/// The state of a queue pair at one moment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct QueuePairStatus {
-    /// Its number.
+    /// The queue pair number.
     pub qpn: u32,
-    /// The index of its core in [`DeviceStatus::cores`].
+    /// Index of the core in [`DeviceStatus::cores`].
     pub core: usize,
-    /// Its service: RC, UC, UD, XRC.
+    /// The service: RC, UC, UD, XRC.
     #[serde(deserialize_with = "sanitized")]
     pub service: String,
-    /// Its state.
+    /// The state of the queue pair.
     #[serde(deserialize_with = "sanitized")]
     pub state: String,
-    /// The failure in one line with the remedy; `None` if it has not failed, or if the program caused it on request.
+    /// The failure in one line with the remedy. `None` if the queue pair has not failed, or if the program moved it to the error state.
     #[serde(default, deserialize_with = "sanitized")]
     pub failure: Option<String>,
-    /// Its peer; `None` without a connection.
+    /// The peer; `None` without a connection.
     pub peer: Option<PeerStatus>,
     /// The congestion control algorithm; empty before RTS.
     #[serde(deserialize_with = "sanitized")]
     pub algorithm: String,
-    /// Its window, bytes.
+    /// The window, bytes.
     pub window: u64,
     /// Payload bytes sent and not acknowledged.
     pub in_flight: u64,
-    /// Its pacing rate, bit/s.
+    /// The pacing rate, bit/s.
     pub rate_bps: Option<u64>,
-    /// The rate of its link in the settings of its algorithm, bit/s.
+    /// The link rate in the settings of the algorithm, bit/s.
     #[serde(default)]
     pub line_rate_bps: Option<u64>,
-    /// Its path MTU, bytes; 0 without a connection.
+    /// The path MTU, bytes; 0 without a connection.
     #[serde(default)]
     pub mtu: u32,
     /// Payload bytes of SENDs and WRITEs that the peer acknowledged since the connection started; 0 on UC and UD.
     #[serde(default)]
     pub acknowledged_bytes: u64,
-    /// Its path: every hop of which telemetry has arrived, in path order.
+    /// The path: each hop from which telemetry has arrived, in path order.
     pub hops: Vec<HopStatus>,
-    /// The index in `hops` of the busiest one.
+    /// Index of the busiest hop in `hops`.
     pub busiest: Option<usize>,
-    /// Why its peer keeps it waiting; `None` if the peer does not.
+    /// The likely reason why the queue pair waits for its peer; `None` if it does not.
     pub suspected: Option<Diagnosis>,
-    /// The utilisation of the path's busiest link; 1 is full without a queue.
+    /// Utilisation of the path's busiest link; 1 is full without a queue.
     pub utilisation: Option<f64>,
-    /// The last measured round trip, ns.
+    /// The last measured RTT, ns.
     pub round_trip: Option<u64>,
-    /// The shortest one, ns.
+    /// The shortest measured RTT, ns.
     pub shortest_round_trip: Option<u64>,
     /// The next PSN to send.
     pub send_psn: u32,
@@ -197,14 +197,14 @@ pub struct QueuePairStatus {
     pub acknowledged_psn: u32,
     /// Outstanding send requests.
     pub outstanding: u32,
-    /// Receive requests that wait in its own queue.
+    /// Receive requests in the queue pair's own receive queue.
     pub receives: u32,
     /// Completions of send requests that the program has not polled.
     pub unpolled: u32,
-    /// The state in which it waits now ([`Waiting::name`]).
+    /// The current waiting state ([`Waiting::name`]).
     #[serde(deserialize_with = "sanitized")]
     pub waiting: String,
-    /// ns in each state since it was created.
+    /// ns in each state since the queue pair was created.
     #[serde(deserialize_with = "sanitized")]
     pub waited: BTreeMap<String, u64>,
 }

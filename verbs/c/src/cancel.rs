@@ -1,5 +1,6 @@
 //! Cancellation of the program's threads (pthread_cancel(3)). It is disabled inside the library: a thread that unwinds from a system call
-//! would leave locks held and a core in the middle of a turn. Calls that block have no frame of the library with anything to drop.
+//! would leave locks held and a core in the middle of a turn. Only calls that block can be cancelled, at a point where no frame of the
+//! library has anything to drop.
 
 use std::ffi::{c_int, c_void};
 
@@ -15,7 +16,7 @@ unsafe extern "C-unwind" {
     fn pause() -> c_int;
 }
 
-/// Disables the cancellation of this thread while it exists.
+/// Disables the cancellation of this thread until dropped.
 pub(crate) struct Deferred(c_int);
 
 impl Deferred {
@@ -36,7 +37,7 @@ impl Drop for Deferred {
     }
 }
 
-/// Waits until the thread is cancelled or the process ends. The frames above must have nothing to drop, as for [`take_event`].
+/// Waits until the thread is cancelled or the process ends. The callers' frames must have nothing to drop, as for [`take_event`].
 pub(crate) extern "C-unwind" fn stay() -> ! {
     loop {
         // SAFETY: no arguments.
@@ -45,7 +46,7 @@ pub(crate) extern "C-unwind" fn stay() -> ! {
 }
 
 /// Reads one event from an eventfd, and waits for it if the descriptor blocks. Returns `false` with `errno` set on failure. The thread may
-/// be cancelled here, so the frames above must have nothing to drop.
+/// be cancelled here, so the callers' frames must have nothing to drop.
 pub(crate) extern "C-unwind" fn take_event(descriptor: c_int) -> bool {
     let mut count = [0_u8; 8];
     // SAFETY: the array has the eight bytes that an eventfd returns.

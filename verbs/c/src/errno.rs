@@ -1,4 +1,4 @@
-//! Converts errors to rdma-core's `errno` values, and panics to errors, so that nothing unwinds into the program.
+//! Converts errors to rdma-core's `errno` values, and panics to errors, so that no panic unwinds into the program.
 
 use crate::cancel::Deferred;
 use crate::memory_reserve;
@@ -7,17 +7,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use verbs::Error;
 use verbs::errors::{ControlError, PostError, ResolveError};
 
-/// An error number, positive.
+/// A positive error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
 
 pub(crate) const INVALID: Errno = Errno(libc::EINVAL);
 pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
-/// The device's core has stopped.
+/// The core of the device has stopped.
 pub(crate) const ENDED: Errno = Errno(libc::EIO);
 
-/// Runs the body of a verb. A panic is a bug in this library: it becomes `EIO`, and its message is on standard error.
+/// Runs the body of a verb. A panic is a bug in this library: it becomes `EIO`, and its message is written to standard error.
 pub(crate) fn catch_panic<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     let _whole = Deferred::new();
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(Err(Errno(libc::EIO)))
@@ -47,7 +47,7 @@ pub(crate) fn count(body: impl FnOnce() -> Result<c_int, Errno>) -> c_int {
     })
 }
 
-/// Runs the body of a verb that returns a new object, or null with `errno` set. Without memory, returns null with `ENOMEM` first.
+/// Runs the body of a verb that returns a new object, or null with `errno` set. Returns `ENOMEM` without running it if memory is short.
 pub(crate) fn created<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T {
     object(|| {
         memory_reserve::complete()?;
@@ -66,7 +66,7 @@ pub(crate) fn object<T>(body: impl FnOnce() -> Result<*mut T, Errno>) -> *mut T 
 impl From<Error> for Errno {
     fn from(error: Error) -> Self {
         match error {
-            // The program sees only ENOMEM, without the remedy.
+            // The program receives only ENOMEM, without the remedy.
             Error::Control(ControlError::Limit { .. }) => tracing::error!("{error}"),
             _ => tracing::warn!("{error}"),
         }
@@ -75,7 +75,7 @@ impl From<Error> for Errno {
 }
 
 impl Errno {
-    /// Converts an error that is not the program's fault, without a line in the log.
+    /// Converts an error to its number without a log line.
     pub(crate) fn without_log(error: Error) -> Self {
         Self(match error {
             Error::Port { .. } | Error::NoAddress { .. } => libc::ENODEV,
@@ -121,7 +121,7 @@ impl From<PostError> for Errno {
     }
 }
 
-/// Returns the object to which a pointer from the program refers, or `EINVAL` for null.
+/// Returns the object to which a program's pointer refers, or `EINVAL` for null.
 ///
 /// # Safety
 /// The caller must pass null, or a pointer to a live `T` that is changed only through interior mutability.
@@ -130,7 +130,7 @@ pub(crate) unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Errno> {
     unsafe { pointer.as_ref() }.ok_or(INVALID)
 }
 
-/// Returns the place for a result, or `EINVAL` for null.
+/// Returns the program's place for a result, or `EINVAL` for null.
 ///
 /// # Safety
 /// The caller must pass null, or a pointer to a `T` that nothing else uses during `'a`.

@@ -1,8 +1,8 @@
-//! Memory that is reserved so that verbs that create something fail with `ENOMEM` when the process reaches a limit (`RLIMIT_AS`,
-//! `RLIMIT_DATA`). Without it the process would end, because Rust's collections abort where C code tests for null.
+//! Reserves memory, so that verbs that create objects fail with `ENOMEM` when the process reaches a limit (`RLIMIT_AS`, `RLIMIT_DATA`).
+//! Without the reserve the process would abort, because Rust's collections abort where C code tests for null.
 //!
-//! When an allocation fails, the allocator returns a piece of the reserve to the system and tries again. A verb that creates something
-//! completes the reserve first, and fails if it cannot. Other verbs allocate little, and use what is left.
+//! When an allocation fails, the allocator returns a piece of the reserve to the system and retries. A verb that creates an object
+//! completes the reserve first, and fails if it cannot. Other verbs allocate little, and use the rest of the reserve.
 
 use crate::errno::Errno;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -10,9 +10,9 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The size of a piece, bytes.
+/// Size of a piece, bytes.
 const PIECE: usize = 1 << 20;
-/// Together the pieces exceed what any verb allocates, except for its queues: see [`check_requests`].
+/// The sum of the pieces exceeds the allocations of any verb, except for its queues: see [`check_requests`].
 static PIECES: [AtomicPtr<c_void>; 16] = [const { AtomicPtr::new(null_mut()) }; 16];
 
 /// Maps the pieces that the allocator has returned to the system. Returns `ENOMEM` if it cannot.
@@ -29,18 +29,18 @@ pub(crate) fn complete() -> Result<(), Errno> {
     Ok(())
 }
 
-/// Returns `ENOMEM` if the process may not have the memory for a queue of `depth` completions.
+/// Returns `ENOMEM` if the process cannot map the memory for a queue of `depth` completions.
 pub(crate) fn check_completions(depth: u32) -> Result<(), Errno> {
     check(depth as usize * 256)
 }
 
-/// Returns `ENOMEM` if the process may not have the memory for a queue of `depth` requests with up to `buffers` buffers each.
+/// Returns `ENOMEM` if the process cannot map the memory for a queue of `depth` requests with up to `buffers` buffers each.
 pub(crate) fn check_requests(depth: u32, buffers: u32) -> Result<(), Errno> {
-    // Both numbers are the program's. Those that exceed the device's limits are refused later.
+    // Both numbers are the program's. Later checks refuse those that exceed the device's limits.
     check(depth.min(1 << 16) as usize * (512 + 32 * buffers.min(64) as usize))
 }
 
-/// Checks that a generous number of bytes can be mapped. They are unmapped again, so they take no memory.
+/// Checks that `bytes` can be mapped. They are unmapped again, so no memory is used.
 fn check(bytes: usize) -> Result<(), Errno> {
     if bytes > PIECE {
         unmap(map(bytes)?, bytes);
@@ -48,17 +48,17 @@ fn check(bytes: usize) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Maps memory that nothing touches: the limits count it, and no page is used.
+/// Maps memory that is never accessed: it counts against the limits, but uses no pages.
 fn map(bytes: usize) -> Result<*mut c_void, Errno> {
     let (rights, kind) =
         (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE);
-    // SAFETY: a new mapping, where the kernel has room.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let memory = unsafe { libc::mmap(null_mut(), bytes, rights, kind, -1, 0) };
     if memory == libc::MAP_FAILED { Err(Errno(libc::ENOMEM)) } else { Ok(memory) }
 }
 
 fn unmap(memory: *mut c_void, bytes: usize) {
-    // SAFETY: `map` returned it for as many bytes, and its only owner passes it here.
+    // SAFETY: `map` returned the mapping with this size, and its only owner passes it here.
     unsafe { libc::munmap(memory, bytes) };
 }
 
@@ -88,7 +88,7 @@ struct Allocator;
 #[global_allocator]
 static ALLOCATOR: Allocator = Allocator;
 
-// SAFETY: every block is one of `System`, which keeps the contract; a call that failed has changed nothing and may be repeated.
+// SAFETY: every block is allocated and freed by `System`, which fulfils the contract; a failed call has no effect and may be repeated.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: passed on.

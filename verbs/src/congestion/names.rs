@@ -13,7 +13,7 @@ pub enum CcName {
     Fixed,
     /// HPCC++ at the sender.
     Hpcc,
-    /// The variant of HPCC++ with fair shares of a link, without a configured number of flows.
+    /// The variant of HPCC++ in which the receiver reports the number of flows on its link.
     HpccFair,
     /// HPCC++ at the receiver.
     HpccRx,

@@ -44,7 +44,7 @@ pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     status(|| {
-        // SAFETY: the program gives it up; the domain lives as long as its handles.
+        // SAFETY: the program must not use the handle after this call; the domain lives as long as its handles.
         unsafe {
             let pd = live_objects::find_last(ah.cast::<Ah>())?.abi.pd;
             drop(live_objects::reclaim(ah.cast::<Ah>())?);
@@ -54,7 +54,8 @@ pub unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     })
 }
 
-/// Returns the sender and the receiver of a datagram, from the 40 bytes before it: an IPv6 header, or an IPv4 header in the last 20.
+/// Returns the source and the destination of a datagram, from the 40 bytes before it: an IPv6 header, or an IPv4 header in the last 20
+/// bytes.
 fn endpoints(grh: &[u8; 40]) -> Result<[[u8; 16]; 2], Errno> {
     let v4 = |at: usize| gid_of([grh[at], grh[at + 1], grh[at + 2], grh[at + 3]].into());
     let v6 = |at: usize| std::array::from_fn(|n| grh[at + n]);

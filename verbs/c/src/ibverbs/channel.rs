@@ -1,4 +1,4 @@
-//! Completion channels: descriptors, and the completion queue to which each event belongs.
+//! Completion channels: descriptors, and the search for the completion queue of an event.
 
 use crate::abi::*;
 use crate::cancel;
@@ -21,16 +21,16 @@ pub(crate) struct Channel {
 }
 
 struct Queues {
-    /// The queues in the order of search. A queue that had an event moves to the end.
+    /// The queues in the order of the search. A queue with an event moves to the end.
     ring: Vec<*mut Cq>,
-    /// Events of destroyed queues that a thread has already read from the descriptor: that thread must find no queue.
+    /// Number of events of destroyed queues that a thread has already read from the descriptor. That thread must find no queue.
     read: u32,
 }
 
-// SAFETY: the pointers are used under the lock, and a queue leaves before it is destroyed.
+// SAFETY: the pointers are used under the lock, and a queue is removed before it is destroyed.
 unsafe impl Send for Queues {}
 
-/// Events of a queue that the program took and has not acknowledged. The queue is not destroyed before that.
+/// The events of a queue that the program has received and not acknowledged. They delay the destruction of the queue.
 #[derive(Default)]
 pub(crate) struct Events {
     unacknowledged: Mutex<u64>,
@@ -48,7 +48,7 @@ impl Events {
         self.acknowledged.notify_all();
     }
 
-    /// Waits until the program has acknowledged all events, as rdma-core does before it destroys a queue.
+    /// Waits until the program has acknowledged all events. rdma-core waits, too, before it destroys a queue.
     pub(crate) fn wait_until_acknowledged(&self) {
         let unacknowledged = self.unacknowledged.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.acknowledged.wait_while(unacknowledged, |unacknowledged| *unacknowledged > 0));
@@ -64,7 +64,7 @@ impl Channel {
         self.queues.lock().ring.push(cq);
     }
 
-    /// Removes a queue that will be destroyed. The descriptor no longer counts its events that no thread has read.
+    /// Removes a queue that is about to be destroyed. The descriptor no longer counts its unread events.
     ///
     /// # Safety
     /// The caller must pass a live queue.
@@ -75,7 +75,7 @@ impl Channel {
         queues.read += unsafe { &*cq }.queue.lock().unbind_channel();
     }
 
-    /// Takes an event from one of the queues. Returns that queue.
+    /// Removes one event of the channel. Returns the queue of the event.
     fn take_event(&self) -> Option<*mut Cq> {
         let mut queues = self.queues.lock();
         if queues.read > 0 {
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel
         if !unsafe { live_objects::find_last(channel) }?.queues.lock().ring.is_empty() {
             return Err(BUSY);
         }
-        // SAFETY: no queue is bound to it, and the program gives it up.
+        // SAFETY: no queue is bound to the channel, and the program must not use it after this call.
         drop(unsafe { live_objects::reclaim(channel) }?);
         Ok(())
     })
@@ -147,7 +147,7 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
             let (channel, cq, user) =
                 unsafe { (live_objects::find(channel.cast::<Channel>())?, out(cq)?, out(user)?) };
             let Some(rang) = channel.take_event() else {
-                // The event belonged to a queue that has been destroyed, or announces that the core has stopped.
+                // The event belonged to a queue that has been destroyed, or signals that the core has stopped.
                 return if channel.channel.has_ended() { Err(ENDED) } else { Ok(0) };
             };
             // SAFETY: destroying the queue waits until the program acknowledges this event.

@@ -1,4 +1,4 @@
-//! Completion queues, and the descriptors that announce completions.
+//! Completion queues: their creation, polling and notification.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, created, status};
@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
 
-/// Successive empty polls after which each further one yields the CPU.
+/// Number of successive empty polls after which each further one yields the CPU.
 const IDLE_POLLS: u32 = 64;
 
 /// A completion queue. `ibv_cq_ex` begins with the fields of `ibv_cq`.
@@ -24,10 +24,10 @@ pub(crate) struct Cq {
     abi: UnsafeCell<ibv_cq_ex>,
     pub(crate) queue: Lock<CompletionQueue>,
     idle_polls: AtomicU32,
-    /// Queue pairs that use it, which keep it from being destroyed.
+    /// Number of queue pairs that use the queue, which prevent its destruction.
     pub(crate) users: AtomicUsize,
     pub(crate) events: Events,
-    /// The completion that `ibv_start_poll` or `ibv_next_poll` took.
+    /// The completion of the last `ibv_start_poll` or `ibv_next_poll`.
     pub(crate) current: UnsafeCell<ibv_wc>,
 }
 
@@ -45,7 +45,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Returns the context that the program receives with an event.
+    /// Returns the program's context, which events of the queue contain.
     pub(crate) fn user(&self) -> *mut c_void {
         // SAFETY: set when the queue was created, and never changed.
         unsafe { (*self.abi.get()).cq_context }
@@ -63,8 +63,8 @@ impl Cq {
 }
 
 impl Cq {
-    /// Yields the CPU after many empty polls: if there are more pollers than CPUs, the peer whose answer the program awaits may need it.
-    /// Costs nothing if no other thread is ready to run.
+    /// Yields the CPU after many empty polls: if more threads poll than there are CPUs, the program's peer may need the CPU. The call costs
+    /// little if no other thread is ready to run.
     fn yield_when_idle(&self, found: usize) {
         if found > 0 {
             self.idle_polls.store(0, Ordering::Relaxed);
@@ -106,7 +106,7 @@ unsafe fn create(
     Ok(cq)
 }
 
-/// Rejects a completion vector other than 0, the only one.
+/// Rejects every completion vector except 0, which is the only one.
 fn first_vector(vector: u32) -> Result<(), Errno> {
     if vector == 0 { Ok(()) } else { Err(INVALID) }
 }
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
             let id = (*cq).queue.lock().id();
             Context::from((*cq).context())?.events.unregister(Object::Cq(id));
         }
-        // SAFETY: no queue pair uses it, and the program gives it up.
+        // SAFETY: no queue pair uses the queue, and the program must not use it after this call.
         drop(unsafe { live_objects::reclaim(cq) }?);
         Ok(())
     })
@@ -185,7 +185,7 @@ pub unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, depth: c_int) -> c_int {
         memory_reserve::check_completions(wanted)?;
         let mut queue = cq.queue.lock();
         queue.resize(wanted)?;
-        // SAFETY: written with the lock held. A program that reads the field in the meantime reads one word.
+        // SAFETY: the lock is held. A program that reads the field at the same time reads one word.
         unsafe { (&raw mut (*cq.abi.get()).cqe).write(depth) };
         Ok(())
     })
@@ -216,7 +216,7 @@ pub(crate) fn opcode_code(opcode: CompletionOpcode) -> ibv_wc_opcode {
         CompletionOpcode::FetchAdd => IBV_WC_FETCH_ADD,
         CompletionOpcode::CompareSwap => IBV_WC_COMP_SWAP,
         CompletionOpcode::AtomicWrite => IBV_WC_ATOMIC_WRITE,
-        // `IBV_WC_FLUSH`, which these headers do not have yet.
+        // `IBV_WC_FLUSH`, which these headers do not declare yet.
         CompletionOpcode::Flush => 8,
         CompletionOpcode::Bind => IBV_WC_BIND_MW,
         CompletionOpcode::LocalInvalidate => IBV_WC_LOCAL_INV,

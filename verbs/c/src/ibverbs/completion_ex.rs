@@ -5,7 +5,7 @@ use crate::errno::{Errno, at, status};
 use crate::ibverbs::completion::Cq;
 use std::ffi::{c_int, c_uint};
 
-/// Fields that a program may request. Timestamps are not among them.
+/// The fields that a program may request. Timestamps are not supported.
 pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_IMM
     | IBV_WC_EX_WITH_QP_NUM
@@ -14,7 +14,7 @@ pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
     | IBV_WC_EX_WITH_SL
     | IBV_WC_EX_WITH_DLID_PATH_BITS) as u64;
 
-/// Returns the table of functions. Every slot is set, because programs call them without a check.
+/// Returns the table of functions. Every slot is set, because programs call them without checking for null.
 pub(crate) fn table() -> ibv_cq_ex {
     ibv_cq_ex {
         start_poll: Some(start_poll),
@@ -39,10 +39,10 @@ pub(crate) fn table() -> ibv_cq_ex {
     }
 }
 
-/// Takes the next completion. Returns `ENOENT` if there is none.
+/// Removes the next completion, and makes it the current one. Returns `ENOENT` if there is none.
 ///
 /// # Safety
-/// The caller must pass a live queue, which no other thread polls by these functions at the same time.
+/// The caller must pass a live queue that no other thread polls by these functions at the same time.
 unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
     let mut found = false;
     status(|| {
@@ -74,7 +74,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(_cq: *mut ibv_cq_ex) {}
 
 /// # Safety
-/// The caller must pass a live queue from which it has taken a completion.
+/// The caller must pass a live queue from which it has polled a completion.
 unsafe fn current(cq: *mut ibv_cq_ex) -> ibv_wc {
     // SAFETY: guaranteed by the caller.
     unsafe { *(*cq.cast::<Cq>()).current.get() }

@@ -1,4 +1,4 @@
-//! `ferroce.h`: a queue pair's congestion control.
+//! `ferroce.h`: the congestion control of a queue pair.
 
 use crate::abi::*;
 use crate::errno::{INVALID, status};
@@ -11,26 +11,26 @@ use verbs::congestion::CongestionRule;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FerroceCongestion {
-    /// The size of the program's structure.
+    /// Size of the program's structure.
     pub size: u32,
-    /// For later versions; 0.
+    /// Reserved for later versions; 0.
     pub flags: u32,
     /// Bytes that may be in flight; 0 before RTS.
     pub window: u64,
-    /// Bytes sent and not acknowledged.
+    /// Payload bytes sent and not acknowledged.
     pub in_flight: u64,
-    /// Bits per second; 0 if it is not paced.
+    /// Pacing rate, bit/s; 0 if the queue pair is not paced.
     pub rate: u64,
-    /// The utilisation of the path's busiest link: 1 is full; below 0 if the algorithm computes none.
+    /// Utilisation of the path's busiest link: 1 is full; negative if the algorithm computes none.
     pub utilisation: f64,
-    /// For later versions; 0.
+    /// Reserved for later versions; 0.
     pub reserved: [u64; 4],
 }
 
-/// The size in the first version of the header.
+/// Size of the structure in the first version of the header.
 const FIRST_SIZE: usize = 72;
 
-/// Chooses congestion control before RTS; see `ferroce.h`.
+/// Chooses congestion control before RTS (`ferroce.h`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const c_char) -> c_int {
     status(|| {
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn ferroce_set_congestion(qp: *mut ibv_qp, choice: *const 
     })
 }
 
-/// Reports the congestion control of a queue pair; see `ferroce.h`.
+/// Reports the congestion control of a queue pair (`ferroce.h`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_query_congestion(qp: *mut ibv_qp, into: *mut FerroceCongestion) -> c_int {
     status(|| {

@@ -24,7 +24,7 @@ pub(crate) struct Context {
     pub(crate) device: Device,
     pub(crate) configured: &'static Configured,
     pub(crate) events: AsyncEvents,
-    /// Bytes of device memory that are allocated.
+    /// Bytes of allocated device memory.
     pub(crate) device_memory: AtomicUsize,
 }
 
@@ -46,7 +46,7 @@ impl Context {
     /// The caller must pass null, or a context that nothing uses from now on.
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
         let whole = Self::around(context)?;
-        // SAFETY: the program gives it up.
+        // SAFETY: guaranteed by the caller.
         let context = unsafe { live_objects::reclaim(whole) }?;
         let (configured, device) = (context.configured, context.device.clone());
         drop(context);
@@ -70,7 +70,7 @@ impl Context {
     }
 }
 
-/// The verbs that the headers call without a check.
+/// Returns the verbs that the headers call without checking for null.
 fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
     ibv_context {
         device,
@@ -95,7 +95,7 @@ fn table(device: *mut ibv_device, events: c_int) -> ibv_context {
     }
 }
 
-/// The later verbs. The headers return `EOPNOTSUPP` for those that are missing.
+/// Returns the later verbs. The headers return `EOPNOTSUPP` for those that are missing.
 fn extended() -> verbs_context {
     verbs_context {
         query_port: Some(query::query_port),

@@ -1,4 +1,4 @@
-//! Devices: what the configuration names, as `ibv_get_device_list` shows it.
+//! The devices of the configuration, in the list of `ibv_get_device_list`.
 
 use crate::abi::{ibv_context, ibv_device};
 use crate::errno::{Errno, at, count, created, object, status};
@@ -12,11 +12,11 @@ use std::sync::OnceLock;
 use verbs::sysfs::{self, Folder, PortState};
 use verbs::{Device, DeviceConfig, Progress};
 
-/// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`: a RoCE device is one of these too.
+/// `IBV_NODE_CA` and `IBV_TRANSPORT_IB`, which RoCE devices have, too.
 const NODE_CA: c_int = 1;
 const TRANSPORT_IB: c_int = 0;
 
-/// A device of the process: a port that the configuration names.
+/// A device of the process: a port of the configuration.
 pub(crate) struct Configured {
     abi: ibv_device,
     config: DeviceConfig,
@@ -24,12 +24,12 @@ pub(crate) struct Configured {
     open: Lock<Opened>,
 }
 
-// SAFETY: the pointers in `ibv_device` are null, and nothing writes it after its creation.
+// SAFETY: the pointers in `ibv_device` are null, and it is not written after its creation.
 unsafe impl Send for Configured {}
 // SAFETY: as above; the rest is behind its mutex.
 unsafe impl Sync for Configured {}
 
-/// The port is open while contexts use it.
+/// State of the port, which is open while contexts use it.
 struct Opened {
     device: Option<Device>,
     contexts: usize,
@@ -37,7 +37,7 @@ struct Opened {
 
 static CONFIGURED: OnceLock<Vec<Configured>> = OnceLock::new();
 
-/// The devices that the configuration names. Read once in a process: devices keep their addresses.
+/// Returns the devices of the configuration. The configuration is read once in a process, so that devices keep their addresses.
 fn configured() -> &'static [Configured] {
     let read = || {
         log::start();
@@ -71,7 +71,7 @@ impl Configured {
             let interface = sysfs::interface(&config).map(|interface| interface.name);
             report(folder.describe(&name, guid, interface.as_deref()));
         }
-        // The library does not know if a program polls or waits.
+        // The library cannot determine whether a program polls or waits.
         let config = config.progress_by_default(Progress::Adaptive);
         Self { abi, config, guid, open: Lock::new(Rank::Device, Opened { device: None, contexts: 0 }) }
     }
@@ -80,12 +80,12 @@ impl Configured {
         (&raw const self.abi).cast_mut()
     }
 
-    /// Opens the port, or takes part in the one that is open.
+    /// Opens the port, or adds a reference to the open port.
     pub(crate) fn open(&self) -> Result<Device, Errno> {
         let mut open = self.open.lock();
         let device = match &open.device {
             Some(device) if !device.is_inherited() => device.clone(),
-            // A forked process opens its own, whatever its parent had.
+            // A forked process opens the port anew: it cannot use the device of its parent.
             _ => {
                 let device = Device::open(&self.config).inspect_err(|error| tracing::error!("{error}"))?;
                 self.describe(&device)?;
@@ -100,9 +100,9 @@ impl Configured {
         Ok(device)
     }
 
-    /// Describes the open port in sysfs, if the process may.
+    /// Describes the open port in sysfs, if the process has the permission.
     fn describe(&self, device: &Device) -> Result<(), Errno> {
-        // SAFETY: `new` ended the name, and nothing writes it.
+        // SAFETY: `new` wrote a NUL-terminated name, and nothing changes it.
         let name = unsafe { CStr::from_ptr(self.abi.name.as_ptr()) }.to_string_lossy();
         if let Some(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
             let info = device.query()?;
@@ -113,7 +113,7 @@ impl Configured {
         Ok(())
     }
 
-    /// Ends a part that [`open`](Self::open) began. Parts in the device of a parent process are not this one's.
+    /// Drops a reference that [`open`](Self::open) added. A device of the parent process has no references of this process.
     pub(crate) fn close(&self, device: &Device) {
         if device.is_inherited() {
             return;
@@ -126,21 +126,21 @@ impl Configured {
     }
 }
 
-/// Copies a text with its end into a field that is longer.
+/// Copies a text into a field that is longer. The rest of the field stays 0.
 fn put(field: &mut [c_char], text: &str) {
     for (to, from) in field.iter_mut().zip(text.bytes()) {
         *to = from as c_char;
     }
 }
 
-/// Logs that sysfs does not describe the device. Programs that do not read it work all the same.
+/// Logs that sysfs does not describe the device. Programs that do not read sysfs are not affected.
 fn report(described: io::Result<()>) {
     if let Err(error) = described {
         tracing::warn!("{}: the device is not described there: {error}", sysfs::CLASS);
     }
 }
 
-/// The configured device whose address is `device`, and its number.
+/// Returns the configured device at the address `device`, and its index.
 fn known(device: *const ibv_device) -> Option<(usize, &'static Configured)> {
     configured().iter().enumerate().find(|(_, ours)| std::ptr::eq(ours.as_abi(), device))
 }
@@ -154,15 +154,15 @@ pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ib
         if let Some(number) = unsafe { number.as_mut() } {
             *number = devices.len() as c_int;
         }
-        // One more, null, ends the list.
-        // SAFETY: calloc takes any sizes.
+        // A null pointer ends the list.
+        // SAFETY: calloc accepts any sizes.
         let list = unsafe { libc::calloc(devices.len() + 1, size_of::<*mut ibv_device>()) }
             .cast::<*mut ibv_device>();
         if list.is_null() {
             return Err(Errno(libc::ENOMEM));
         }
         for (at, device) in devices.into_iter().enumerate() {
-            // SAFETY: the list has room for all devices and one more.
+            // SAFETY: the list has room for all devices and the null pointer.
             unsafe { list.add(at).write(device) };
         }
         Ok(list)
@@ -172,7 +172,7 @@ pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ib
 /// `ibv_free_device_list(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
-    // SAFETY: null, or what `ibv_get_device_list` got from calloc.
+    // SAFETY: null, or a list that `ibv_get_device_list` allocated by calloc.
     unsafe { libc::free(list.cast()) };
 }
 
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
     object(|| Ok(unsafe { at(device) }?.name.as_ptr().cast_mut()))
 }
 
-/// `ibv_get_device_guid(3)`: in network byte order.
+/// `ibv_get_device_guid(3)`: the GUID is in network byte order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     known(device).map_or(0, |(_, device)| u64::from_ne_bytes(device.guid))
@@ -207,14 +207,14 @@ pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_co
 /// `ibv_close_device(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    // SAFETY: null, or a context that the program gives up with this call.
+    // SAFETY: null, or a context that the program must not use after this call.
     status(|| unsafe { Context::close(context) })
 }
 
-/// Reads a file below a folder of sysfs, without its last newline.
+/// Reads a file in a folder of sysfs, without its last newline.
 ///
 /// # Safety
-/// `folder` and `file` are texts; `buffer` has `size` bytes.
+/// The caller must pass NUL-terminated texts, and a buffer of `size` bytes.
 unsafe fn read_sysfs(
     folder: *const c_char,
     file: *const c_char,
@@ -224,7 +224,7 @@ unsafe fn read_sysfs(
     if folder.is_null() || file.is_null() || buffer.is_null() {
         return Err(Errno(libc::EINVAL));
     }
-    // SAFETY: texts, as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let [folder, file] = [folder, file].map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy());
     let name = folder.rsplit('/').next().unwrap_or_default();
     let is_ours = (0..configured().len()).any(|at| sysfs::device_name(at) == name);
@@ -237,7 +237,7 @@ unsafe fn read_sysfs(
     let text = text.strip_suffix(b"\n").unwrap_or(&text);
     let length = text.len().min(size.saturating_sub(1));
     if size > 0 {
-        // SAFETY: at most `size` bytes, the end included.
+        // SAFETY: at most `size` bytes are written, including the NUL.
         unsafe {
             buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), length);
             buffer.add(length).write(0);
@@ -246,7 +246,7 @@ unsafe fn read_sysfs(
     Ok(length as c_int)
 }
 
-/// Returns the value of an attribute that a kernel driver would have.
+/// Returns the value of an attribute that a kernel driver would write.
 fn attribute(file: &str) -> Option<String> {
     match file {
         "board_id" => Some(sysfs::BOARD.into()),
@@ -256,7 +256,7 @@ fn attribute(file: &str) -> Option<String> {
     }
 }
 
-/// Reads a file of sysfs: its length, or -1.
+/// Reads a file of sysfs. Returns its length, or -1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_read_sysfs_file(
     folder: *const c_char,
@@ -268,7 +268,7 @@ pub unsafe extern "C" fn ibv_read_sysfs_file(
     count(|| unsafe { read_sysfs(folder, file, buffer, size) })
 }
 
-/// Returns the path of sysfs.
+/// Returns the path at which sysfs is mounted.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_sysfs_path() -> *const c_char {
     c"/sys".as_ptr()

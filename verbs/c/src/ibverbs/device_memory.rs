@@ -13,9 +13,9 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::Access;
 
-/// The limit for each context, bytes.
+/// Limit of each context, bytes.
 pub(crate) const SIZE: usize = 1 << 20;
-/// Offsets and lengths of copies are multiples of this, as on NICs with device memory.
+/// Offsets and lengths of copies must be multiples of this, as on NICs with device memory.
 const UNIT: u64 = 4;
 
 #[repr(C)]
@@ -24,12 +24,13 @@ pub(crate) struct Dm {
     start: NonNull<u8>,
     length: usize,
     layout: Layout,
-    /// Regions in it, which keep it from being freed.
+    /// Number of regions in the memory, which prevent its freeing.
     pub(crate) users: AtomicUsize,
 }
 
 impl Dm {
-    /// Returns a pointer to the byte at `offset`, if `length` bytes from there are in the memory and both are multiples of [`UNIT`].
+    /// Returns a pointer to the byte at `offset`, if the `length` bytes from there are in the memory and both numbers are multiples of
+    /// [`UNIT`].
     fn part(&self, offset: u64, length: usize) -> Result<*mut u8, Errno> {
         let fault = Errno(libc::EFAULT);
         let end = offset.checked_add(length as u64).ok_or(fault)?;
@@ -53,7 +54,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
             return Err(INVALID);
         }
         let none = Errno(libc::ENOMEM);
-        // A page at least, so that regions and their atomics are aligned.
+        // Aligned to at least a page, so that regions and their atomics are aligned.
         let alignment = 1_usize.checked_shl(log_align_req.max(12)).filter(|&it| it <= SIZE).ok_or(none)?;
         let layout = Layout::from_size_align(length, alignment).map_err(|_| none)?;
         let taken = &whole.device_memory;
@@ -70,7 +71,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     })
 }
 
-/// `ibv_free_dm(3)`: `EBUSY` while it has regions.
+/// `ibv_free_dm(3)`: `EBUSY` while the memory has regions.
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
     status(|| {
         let dm = dm.cast::<Dm>();
@@ -78,11 +79,11 @@ pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
         if unsafe { live_objects::find_last(dm) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: no region of it is left, and the program gives it up.
+        // SAFETY: the memory has no regions, and the program must not use it after this call.
         let dm = unsafe { live_objects::reclaim(dm) }?;
-        // SAFETY: allocated with this layout, and no region accesses it any more.
+        // SAFETY: allocated with this layout, and no region refers to it.
         unsafe { dealloc(dm.start.as_ptr(), dm.layout) };
-        // SAFETY: the context outlives its memory.
+        // SAFETY: the context outlives its device memory.
         unsafe { Context::from(dm.abi.context) }?.device_memory.fetch_sub(dm.length, Ordering::AcqRel);
         Ok(())
     })
@@ -116,7 +117,7 @@ unsafe extern "C" fn copy_from(into: *mut c_void, dm: *mut ibv_dm, offset: u64, 
     })
 }
 
-/// `ibv_reg_dm_mr(3)`: requests address the region's first byte as 0.
+/// `ibv_reg_dm_mr(3)`: requests address the first byte of the region as 0.
 pub(crate) unsafe extern "C" fn reg_dm_mr(
     pd: *mut ibv_pd,
     dm: *mut ibv_dm,

@@ -1,4 +1,4 @@
-//! Protection domains, and the rights that a region or a queue pair may grant.
+//! Protection domains, and the access rights of regions and queue pairs.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, created, status};
@@ -11,9 +11,9 @@ use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::{Access, ProtectionDomain};
 
-/// Rights that a program may request and that change nothing here (`IBV_ACCESS_OPTIONAL_RANGE`).
+/// Rights that a program may request and that have no effect here (`IBV_ACCESS_OPTIONAL_RANGE`).
 const OPTIONAL: c_uint = 0x3ff0_0000;
-/// The supported rights. Regions on demand and with huge pages need nothing special, because no memory is pinned.
+/// The supported rights. On-demand regions and those with huge pages are ordinary ones, because no memory is pinned.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
@@ -29,9 +29,9 @@ const FLUSH_GLOBAL: c_uint = 1 << 8;
 pub(crate) struct Pd {
     abi: ibv_pd,
     pub(crate) domain: ProtectionDomain,
-    /// Objects created in it, which keep it from being freed.
+    /// Number of objects in the domain, which prevent its deallocation.
     pub(crate) users: AtomicUsize,
-    /// Regions on demand by their local key, and whether they allow local writes.
+    /// On-demand regions by their lkey, and whether they allow local writes.
     pub(crate) on_demand: Lock<HashMap<u32, bool>>,
     parts: Option<Parts>,
 }
@@ -51,7 +51,8 @@ impl Pd {
         self.parts.map(drop).ok_or(INVALID)
     }
 
-    /// Returns `ENOENT` if no region on demand has this `lkey`, and `EPERM` if `write` is set and the region does not allow local writes.
+    /// Returns `ENOENT` if no on-demand region has this `lkey`. Returns `EPERM` if `write` is set and the region does not allow local
+    /// writes.
     pub(crate) fn check_on_demand(&self, lkey: u32, write: bool) -> Result<(), Errno> {
         let writable = *self.on_demand.lock().get(&lkey).ok_or(Errno(libc::ENOENT))?;
         if write && !writable { Err(Errno(libc::EPERM)) } else { Ok(()) }
@@ -93,9 +94,9 @@ pub unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         if unsafe { live_objects::find_last(pd) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: nothing created in it is left, and the program gives it up.
+        // SAFETY: no object in the domain is left, and the program must not use it after this call.
         let parts = unsafe { live_objects::reclaim(pd) }?.parts;
-        // SAFETY: a parent domain's parts live as long as it does.
+        // SAFETY: the parts of a parent domain live as long as the parent domain.
         parts.map_or(Ok(()), |parts| unsafe { parts.release() })
     })
 }

@@ -1,4 +1,4 @@
-//! Asynchronous events, and the program's objects that they concern.
+//! Asynchronous events, and the program's objects to which they refer.
 
 use crate::abi::*;
 use crate::cancel;
@@ -19,9 +19,9 @@ pub(crate) enum Object {
 }
 
 struct Owned {
-    /// The program's pointer to it, as a number that is returned to the program and never dereferenced here.
+    /// The program's pointer to the object, as a number. It is only returned to the program.
     address: usize,
-    /// Events that the program took and has not acknowledged.
+    /// Number of events that the program has received and not acknowledged.
     unacknowledged: u32,
 }
 
@@ -37,7 +37,7 @@ impl Owners {
     }
 }
 
-/// The events of one context: those of its objects, and those of the port.
+/// The events of one context: those of its objects and of the port.
 pub(crate) struct AsyncEvents {
     events: Events,
     owners: Arc<Owners>,
@@ -57,14 +57,14 @@ impl AsyncEvents {
         self.events.as_raw_fd()
     }
 
-    /// Registers an object, whose events the context receives from now on. An object that is registered already keeps its first pointer.
+    /// Registers an object, whose events the context receives from now on. If the object is registered already, its first pointer is kept.
     pub(crate) fn register<T>(&self, object: Object, program: *mut T) {
         let owned = Owned { address: program.expose_provenance(), unacknowledged: 0 };
         self.owners.lock().entry(object).or_insert(owned);
     }
 
-    /// Unregisters an object that will be destroyed. As in rdma-core, this waits until the program has acknowledged the events that it took.
-    /// The others are discarded, and the descriptor no longer counts them.
+    /// Unregisters an object that is about to be destroyed. As in rdma-core, waits until the program has acknowledged the events that it
+    /// received. The other events are discarded, and the descriptor no longer counts them.
     pub(crate) fn unregister(&self, object: Object) {
         let objects = self.owners.lock();
         let waits = |objects: &mut HashMap<Object, Owned>| {
@@ -72,11 +72,11 @@ impl AsyncEvents {
         };
         let objects = self.owners.acknowledged.wait_while(objects, waits);
         objects.unwrap_or_else(PoisonError::into_inner).remove(&object);
-        // From here on the filter rejects the object's events.
+        // From here on, the filter rejects the events of the object.
         self.events.discard(|event| self::object(event) == Some(object));
     }
 
-    /// Unregisters an object if `program` is its registered pointer: a target that was opened again keeps its first one.
+    /// Unregisters an object if `program` is its registered pointer. A target that was opened again has its first pointer.
     pub(crate) fn unregister_as<T>(&self, object: Object, program: *mut T) {
         let registered = self.owners.lock().get(&object).map(|owned| owned.address);
         if registered == Some(program.addr()) {
@@ -84,7 +84,7 @@ impl AsyncEvents {
         }
     }
 
-    /// Returns the event that the descriptor announced, unless its object no longer exists.
+    /// Returns the event that the descriptor signalled, unless its object no longer exists.
     fn pop_after_read(&self) -> Option<ibv_async_event> {
         let event = self.events.pop_after_read()?;
         let event_type = kind(&event)?;
@@ -123,7 +123,7 @@ fn object(event: &AsyncEvent) -> Option<Object> {
     }
 }
 
-/// Returns the event's type, or `None` for a failure that a completion reports, which is then not an event (IBA 11.6.3.2).
+/// Returns the type of the event. Returns `None` for a failure that a completion reports, which is not an event (IBA 11.6.3.2).
 fn kind(event: &AsyncEvent) -> Option<ibv_event_type> {
     Some(match event {
         AsyncEvent::PortUp => IBV_EVENT_PORT_ACTIVE,
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
     status(|| {
         // SAFETY: the contract of the manual page.
         let event = unsafe { at(event) }?;
-        // SAFETY: the event came from `ibv_get_async_event`, and its object lives until it is acknowledged.
+        // SAFETY: `ibv_get_async_event` returned the event, and its object lives until the event is acknowledged.
         let (address, context) = unsafe {
             match event.event_type {
                 IBV_EVENT_SRQ_LIMIT_REACHED => (event.element.srq.addr(), at(event.element.srq)?.context),

@@ -1,4 +1,4 @@
-//! `ferroce.h`: how a queue pair failed.
+//! `ferroce.h`: the cause of a queue pair's failure.
 
 use crate::abi::*;
 use crate::errno::status;
@@ -13,11 +13,11 @@ use verbs::observe::Discard;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FerroceCause {
-    /// The size of the program's structure.
+    /// Size of the program's structure.
     pub size: u32,
     /// `enum ferroce_reason`; 0 if the queue pair has not failed.
     pub reason: u32,
-    /// The peer's queue pair number.
+    /// The QPN of the peer.
     pub peer_qpn: u32,
     /// The peer's address; IPv4 is mapped into IPv6. All 0 without a connection.
     pub peer: [u8; 16],
@@ -25,23 +25,23 @@ pub struct FerroceCause {
     pub acknowledged_psn: u32,
     /// The next PSN to send for the first time.
     pub send_psn: u32,
-    /// The PSN that was expected from the peer.
+    /// The next PSN expected from the peer.
     pub expected_psn: u32,
     /// Retries since the last acknowledgement.
     pub retries: u32,
     /// The position of the path's busiest hop, from 1; 0 without telemetry.
     pub busiest_hop: u32,
-    /// Bytes in its egress queue.
+    /// Bytes in the egress queue of that hop.
     pub hop_queue: u32,
-    /// The utilisation of its link, in thousandths; 0 if unknown.
+    /// Utilisation of the link of that hop, in thousandths; 0 if unknown.
     pub hop_permille: u32,
-    /// For later versions; 0.
+    /// Reserved for later versions; 0.
     pub reserved: [u32; 5],
-    /// The same text as the line in the log, with its NUL.
+    /// The text of the log line, NUL-terminated.
     pub text: [c_char; 512],
 }
 
-/// The size in the first version of the header.
+/// Size of the structure in the first version of the header.
 const FIRST_SIZE: usize = 588;
 
 const NONE: FerroceCause = FerroceCause {
@@ -60,7 +60,7 @@ const NONE: FerroceCause = FerroceCause {
     text: [0; 512],
 };
 
-/// The values of `enum ferroce_reason`.
+/// Returns the value in `enum ferroce_reason`.
 const fn number(reason: FailureReason) -> u32 {
     match reason {
         FailureReason::NeverAnswered => 1,
@@ -85,7 +85,7 @@ const fn number(reason: FailureReason) -> u32 {
     }
 }
 
-/// `enum ferroce_reason`: each name, and the number that [`ferroce_qp_cause`] reports for it.
+/// The names of `enum ferroce_reason`, with the numbers that [`ferroce_qp_cause`] reports.
 pub const FERROCE_REASONS: [(&str, u32); 20] = [
     ("FERROCE_NO_FAILURE", NONE.reason),
     ("FERROCE_NEVER_ANSWERED", number(FailureReason::NeverAnswered)),
@@ -130,14 +130,14 @@ fn cause(failure: &QpFailure) -> FerroceCause {
         cause.hop_queue = hop.queue;
         cause.hop_permille = hop.permille.unwrap_or(0);
     }
-    // The last byte stays 0.
+    // The last byte stays 0 as the terminator.
     let room = cause.text.len() - 1;
     let line = failure.to_string();
     cause.text[..room].iter_mut().zip(line.bytes()).for_each(|(to, byte)| *to = byte as c_char);
     cause
 }
 
-/// Reports the cause of a queue pair's failure; see `ferroce.h`.
+/// Reports the cause of a queue pair's failure (`ferroce.h`).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ferroce_qp_cause(qp: *mut ibv_qp, into: *mut FerroceCause) -> c_int {
     status(|| {

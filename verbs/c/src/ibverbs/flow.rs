@@ -1,4 +1,5 @@
-//! Flow steering: rules for the frames that raw packet queue pairs receive, from `struct ibv_flow_attr` and the specifications after it.
+//! Flow steering: rules for the frames that raw packet queue pairs receive, from `struct ibv_flow_attr` and the specifications that follow
+//! it.
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, created, status};
@@ -16,7 +17,7 @@ const MAX_SPECS: usize = 10;
 /// The first reserved flag (`IB_FLOW_ATTR_FLAGS_RESERVED`).
 const RESERVED_FLAGS: c_uint = 1 << 3;
 
-/// A rule. The program has the address of `abi`.
+/// A rule. The program's pointer is the address of `abi`.
 #[repr(C)]
 pub(crate) struct Flow {
     abi: ibv_flow,
@@ -24,7 +25,7 @@ pub(crate) struct Flow {
     _rule: verbs::raw::Flow,
 }
 
-/// Returns `EPERM`, as the kernel does, if the process lacks CAP_NET_RAW: a raw packet can have any source.
+/// Returns `EPERM`, as the kernel does, if the process lacks CAP_NET_RAW, because a raw packet can have any source address.
 pub(crate) fn check_permission() -> Result<(), Errno> {
     if datapath::capabilities::has_net_raw() {
         return Ok(());
@@ -63,7 +64,7 @@ fn ipv4(val: ibv_flow_ipv4_ext_filter, mask: ibv_flow_ipv4_ext_filter) -> FlowSp
     })
 }
 
-/// Extends the shorter header of IPv4, which has only addresses.
+/// Converts the shorter IPv4 filter, which has only addresses, to the extended one.
 fn addresses(from: ibv_flow_ipv4_filter) -> ibv_flow_ipv4_ext_filter {
     ibv_flow_ipv4_ext_filter { src_ip: from.src_ip, dst_ip: from.dst_ip, ..Default::default() }
 }
@@ -89,7 +90,7 @@ fn ports(val: ibv_flow_tcp_udp_filter, mask: ibv_flow_tcp_udp_filter) -> PortSpe
     }
 }
 
-/// Reads a specification of which the header gives the size, `size` bytes.
+/// Reads a specification, whose header gives its size, `size` bytes.
 ///
 /// # Safety
 /// The caller must pass a pointer to `size` readable bytes.
@@ -97,19 +98,19 @@ unsafe fn read<T>(from: *const u8, size: u16) -> Result<T, Errno> {
     if usize::from(size) < size_of::<T>() {
         return Err(INVALID);
     }
-    // SAFETY: there are as many bytes. All of these structures consist of numbers, and the read needs no alignment.
+    // SAFETY: `size` is large enough. All of these structures consist of numbers, and the read needs no alignment.
     Ok(unsafe { from.cast::<T>().read_unaligned() })
 }
 
 /// Returns one part of a rule, and its length in bytes.
 ///
 /// # Safety
-/// The caller must pass a pointer to a specification that is as long as its header says.
+/// The caller must pass a pointer to a specification of the size in its header.
 unsafe fn part(from: *const u8) -> Result<(Part, usize), Errno> {
     type Head = ibv_flow_spec__bindgen_ty_1__bindgen_ty_1;
     // SAFETY: each specification begins with these two fields.
     let Head { type_, size } = unsafe { from.cast::<Head>().read_unaligned() };
-    // SAFETY: guaranteed by the caller; the type says which structure it is.
+    // SAFETY: guaranteed by the caller; the type determines the structure.
     let part = unsafe {
         match type_ {
             IBV_FLOW_SPEC_ETH => {
@@ -144,7 +145,7 @@ unsafe fn part(from: *const u8) -> Result<(Part, usize), Errno> {
     Ok((part, size.into()))
 }
 
-/// Returns the error for an unsupported kind of specification.
+/// Returns the error for an unsupported type of specification.
 fn refused(kind: ibv_flow_spec_type) -> Errno {
     match kind & !IBV_FLOW_SPEC_INNER {
         IBV_FLOW_SPEC_ETH
@@ -169,7 +170,7 @@ fn refused(kind: ibv_flow_spec_type) -> Errno {
     }
 }
 
-/// Checks a rule, in the order of the kernel.
+/// Checks a rule in the same order as the kernel.
 fn check(wanted: &ibv_flow_attr) -> Result<(), Errno> {
     let is_default = matches!(wanted.type_, IBV_FLOW_ATTR_ALL_DEFAULT | IBV_FLOW_ATTR_MC_DEFAULT);
     let copies = wanted.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0;
@@ -186,7 +187,7 @@ fn check(wanted: &ibv_flow_attr) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// The caller must pass null, or attributes with `num_of_specs` specifications after them, each as long as its header says.
+/// The caller must pass null, or attributes that `num_of_specs` specifications follow, each of the size in its header.
 unsafe fn rule(wanted: *const ibv_flow_attr) -> Result<FlowRule, Errno> {
     // SAFETY: guaranteed by the caller.
     let (attributes, mut next) = unsafe { (at(wanted)?, wanted.add(1).cast::<u8>()) };
@@ -201,7 +202,7 @@ unsafe fn rule(wanted: *const ibv_flow_attr) -> Result<FlowRule, Errno> {
             Part::Header(spec) => specs.push(spec),
             Part::Drop => action = FlowAction::Drop,
         }
-        // SAFETY: the result is the next specification, or the end of the last one.
+        // SAFETY: the result points to the next specification, or to the end of the last one.
         next = unsafe { next.add(size) };
     }
     let frames = match attributes.type_ {
@@ -246,7 +247,7 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut ibv_flow) -> c_int {
         let flow = flow.cast::<Flow>();
         // SAFETY: the contract of the manual page.
         unsafe { live_objects::find_last(flow) }?;
-        // SAFETY: the program gives it up.
+        // SAFETY: the program must not use the rule after this call.
         let flow = unsafe { live_objects::reclaim(flow) }?;
         // SAFETY: a queue pair lives as long as its rules.
         unsafe { Qp::find(flow.qp) }?.flows.fetch_sub(1, Ordering::AcqRel);

@@ -1,9 +1,9 @@
-//! `ferroce.h`: its version, and its structures, which may grow with later versions.
+//! `ferroce.h`: its version, and the writing of its structures, which may grow in later versions.
 
 use crate::errno::{Errno, INVALID};
 use std::ffi::c_uint;
 
-/// The longest accepted structure, bytes. A program that has not set the size field may have any number in it.
+/// Size limit of a structure, bytes. It detects a program that has not set the size field.
 const MAX_SIZE: usize = 4096;
 
 const fn number(text: &str) -> c_uint {
@@ -15,22 +15,23 @@ const fn number(text: &str) -> c_uint {
     number
 }
 
-/// `FERROCE_VERSION`: 10,000 times the major version, 100 times the minor one, and the patch.
+/// `FERROCE_VERSION`: 10,000 times the major version, plus 100 times the minor one, plus the patch.
 pub const FERROCE_VERSION: c_uint = number(env!("CARGO_PKG_VERSION_MAJOR")) * 10_000
     + number(env!("CARGO_PKG_VERSION_MINOR")) * 100
     + number(env!("CARGO_PKG_VERSION_PATCH"));
 
-/// Returns the version of this library; see `ferroce.h`.
+/// Returns the version of this library (`ferroce.h`).
 #[unsafe(no_mangle)]
 pub extern "C" fn ferroce_version() -> c_uint {
     FERROCE_VERSION
 }
 
-/// Writes `value` into a structure of the program, which may be of an earlier or a later version. Its first field, its size, stays. Fields
-/// that this version does not know become 0. A size below `min_size`, that of the first version, or above [`MAX_SIZE`] is `EINVAL`.
+/// Writes `value` into a structure of the program, which may be of an earlier or a later version. Its first field, the size, is not
+/// changed. Fields that this version does not define are set to 0. Returns `EINVAL` for a size below `min_size`, that of the first version,
+/// or above [`MAX_SIZE`].
 ///
 /// # Safety
-/// The caller must pass null or a structure as long as its first field says. `T` must begin with that field, have no padding, and be valid
+/// The caller must pass null or a structure of the size in its first field. `T` must begin with that field, have no padding, and be valid
 /// with any bytes.
 pub(crate) unsafe fn write<T: Copy>(value: &T, min_size: usize, into: *mut T) -> Result<(), Errno> {
     const SIZE: usize = size_of::<u32>();
@@ -44,7 +45,7 @@ pub(crate) unsafe fn write<T: Copy>(value: &T, min_size: usize, into: *mut T) ->
     }
     let known = size.min(size_of::<T>());
     let (from, into) = (std::ptr::from_ref(value).cast::<u8>(), into.cast::<u8>());
-    // SAFETY: both are as long as what is copied, and the program's structure is `size` long.
+    // SAFETY: both structures are at least `known` long, and the program's structure is `size` long.
     unsafe {
         into.add(SIZE).copy_from_nonoverlapping(from.add(SIZE), known - SIZE);
         into.add(known).write_bytes(0, size - known);
@@ -56,14 +57,14 @@ pub(crate) unsafe fn write<T: Copy>(value: &T, min_size: usize, into: *mut T) ->
 mod tests {
     use super::*;
 
-    /// This version has one field more than the first.
+    /// Size of the structure in the first version, which has one field less.
     const FIRST: usize = 8;
     const VALUE: [u32; 3] = [0, 7, 9];
 
-    /// Returns the program's structure. Its unused end shows whether anything was written beyond `size`.
+    /// Returns the program's structure. Its unused end shows whether bytes were written beyond `size`.
     fn written(size: u32) -> Result<[u32; 5], Errno> {
         let mut program = [size, 1, 1, 1, 1];
-        // SAFETY: there is room for five numbers; sizes beyond that are refused.
+        // SAFETY: there is room for five numbers, and no test passes a larger accepted size.
         unsafe { write(&VALUE, FIRST, program.as_mut_ptr().cast()) }.map(|()| program)
     }
 

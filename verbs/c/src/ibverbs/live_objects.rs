@@ -1,7 +1,8 @@
 //! The table of live objects to which the program has pointers.
 //!
-//! Verbs that create, change or destroy look pointers up here. A pointer to an object that was destroyed, or to none of the library's, is
-//! refused as the kernel refuses an unknown handle. Verbs that post and poll trust the program's pointers, as rdma-core does.
+//! Verbs that create, change or destroy objects look pointers up here. They refuse a pointer to a destroyed object, or to no object of the
+//! library, as the kernel refuses an unknown handle. Verbs that post and poll do not check the program's pointers. Those of rdma-core do
+//! not, either.
 
 use crate::errno::{Errno, INVALID};
 use std::any::TypeId;
@@ -26,7 +27,7 @@ pub(crate) fn publish<T: 'static>(object: T) -> *mut T {
     pointer
 }
 
-/// Returns the live object to which a pointer from the program refers, or `EINVAL`.
+/// Returns the live object to which a program's pointer refers, or `EINVAL`.
 ///
 /// # Safety
 /// The caller must ensure that no other thread destroys the object during `'a`.
@@ -34,11 +35,11 @@ pub(crate) unsafe fn find<'a, T: 'static>(pointer: *const T) -> Result<&'a T, Er
     if objects().get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
         return Err(INVALID);
     }
-    // SAFETY: `publish` created the object here, and `reclaim` has not freed it yet.
+    // SAFETY: `publish` created the object at this address, and `reclaim` has not freed it yet.
     Ok(unsafe { &*pointer })
 }
 
-/// Looks up as [`find`] does, but returns `None` for null.
+/// Looks up an object as [`find`] does, but returns `None` for null.
 ///
 /// # Safety
 /// As [`find`].
@@ -47,7 +48,7 @@ pub(crate) unsafe fn find_any<'a, T: 'static>(pointer: *const T) -> Result<Optio
     if pointer.is_null() { Ok(None) } else { unsafe { find(pointer) }.map(Some) }
 }
 
-/// Looks up as [`find`] does, for a caller that destroys the object: a pointer to no live object is `ENOENT`.
+/// Looks up an object as [`find`] does, for a caller that destroys it: returns `ENOENT` if there is no live object.
 ///
 /// # Safety
 /// As [`find`].
@@ -56,17 +57,17 @@ pub(crate) unsafe fn find_last<'a, T: 'static>(pointer: *const T) -> Result<&'a 
     unsafe { find(pointer) }.map_err(|_| if pointer.is_null() { INVALID } else { NOT_LIVE })
 }
 
-/// Takes an object back from the program. Returns `ENOENT` if the object is not live.
+/// Takes back the ownership of an object. Returns `ENOENT` if the object is not live.
 ///
 /// # Safety
-/// The caller must ensure that no other thread uses the object any more.
+/// The caller must ensure that no other thread uses the object.
 pub(crate) unsafe fn reclaim<T: 'static>(pointer: *mut T) -> Result<Box<T>, Errno> {
     let mut objects = OBJECTS.write().unwrap_or_else(PoisonError::into_inner);
     if objects.get(&pointer.addr()) != Some(&TypeId::of::<T>()) {
         return Err(NOT_LIVE);
     }
     objects.remove(&pointer.addr());
-    // SAFETY: `publish` created the box, and nothing else reclaims it.
+    // SAFETY: `publish` created the box, and no other call reclaims it.
     Ok(unsafe { Box::from_raw(pointer) })
 }
 
@@ -77,7 +78,7 @@ mod tests {
     #[test]
     fn an_object_is_found_while_it_lives_and_by_its_type() {
         let object = publish(7_u64);
-        // SAFETY: only this thread has it.
+        // SAFETY: only this thread uses the object.
         unsafe {
             assert_eq!(find(object), Ok(&7));
             assert_eq!(find(object.cast::<[u8; 8]>()), Err(INVALID));

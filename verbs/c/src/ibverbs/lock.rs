@@ -1,12 +1,12 @@
-//! The library's locks, and the order in which a thread takes them.
+//! The locks of the library, and the order in which a thread acquires them.
 //!
-//! A thread that holds a lock takes only locks of a later [`Rank`]. A debug build checks this at every call, so any test that takes
-//! locks in another order fails, whether or not its threads meet.
+//! A thread that holds a lock acquires only locks of a later [`Rank`]. A debug build checks this at every call, so any test that acquires
+//! locks in another order fails, even if its threads do not block each other.
 //!
-//! Three more locks are innermost, and no code takes another lock while it holds one of them: the table of live objects (`live_objects.rs`),
-//! the owners of asynchronous events (`event.rs`; the core takes it from its event filter), and the count of unacknowledged events
-//! (`channel.rs`). The core's own locks come between these and the ranks below: a verb may call the core with its locks held, and
-//! the core calls back only the event filter.
+//! Three more locks are innermost, and no code acquires another lock while it holds one of them: the table of live objects
+//! (`live_objects.rs`), the owners of asynchronous events (`event.rs`; the core acquires it in its event filter), and the count of
+//! unacknowledged events (`channel.rs`). The core's own locks are between these and the ranks below: a verb may call the core with its
+//! locks held, and the core calls back only the event filter.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The order of locks, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// The process's device: it is opened and closed under this lock.
+    /// The port of a device, while it is opened or closed.
     Device,
     /// XRC domains and targets that contexts share.
     Xrc,
@@ -73,7 +73,7 @@ struct HeldRank {
 
 #[cfg(debug_assertions)]
 thread_local! {
-    /// A bit for each rank that this thread holds. It has no destructor, so it works while the thread ends.
+    /// One bit for each rank that this thread holds. The variable has no destructor, so it is usable while the thread ends.
     static RANKS: std::cell::Cell<u8> = const { std::cell::Cell::new(0) };
 }
 

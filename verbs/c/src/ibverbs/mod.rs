@@ -1,4 +1,4 @@
-//! `libibverbs.so.1`: each file has one family of verbs, turns C's arguments into those of [`ferroce_verbs`](verbs), and errors into
+//! `libibverbs.so.1`. Each file contains one family of verbs. It converts C arguments to those of [`ferroce_verbs`](verbs), and errors to
 //! rdma-core's `errno` values.
 
 mod address;

@@ -31,7 +31,7 @@ unsafe fn path(context: *mut ibv_context, qpn: Qpn, peer: u32, wanted: &ibv_qp_a
         tracing::warn!("ibv_modify_qp: GID {source} cannot reach {destination}; choose another GID index");
         return Err(INVALID);
     }
-    // As in the kernel, the hop limit is that of the route, whatever the program sets. A VLAN's priority is the service level.
+    // As in the kernel, the hop limit does not depend on the program's attribute. The VLAN priority is the service level.
     Ok(Path {
         destination_mac: device.resolve(destination)?,
         vlan: info.vlan.map(|vlan| vlan.with_priority(address.sl)),
@@ -78,7 +78,7 @@ unsafe fn to_rtr(
 }
 
 /// Returns the code of the ACK timeout. As on NICs, there is a shortest one: a program that sets 65 µs assumes a hardware peer, but the
-/// kernel may not run a software peer for milliseconds. 0 disables the timeout.
+/// kernel may not schedule a software peer for milliseconds. 0 disables the timeout.
 const fn ack_timeout(wanted: u8) -> u8 {
     /// 67 ms.
     const SHORTEST: u8 = 14;
@@ -87,7 +87,7 @@ const fn ack_timeout(wanted: u8) -> u8 {
 
 fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr) -> Modify {
     let send_psn = Psn::new(wanted.sq_psn & 0xff_ffff);
-    // The default means the rules of the configuration.
+    // The default selects the rules of the configuration.
     let congestion = congestion.unwrap_or(DEFAULT_CONGESTION);
     match service {
         Service::Ud => return Modify::ReadyToSendDatagrams { send_psn, congestion },
@@ -104,7 +104,8 @@ fn to_rts(service: Service, congestion: Option<Congestion>, wanted: &ibv_qp_attr
     })
 }
 
-/// Returns the changes for the core, in order. Optional attributes apply before or after the transition, depending on the states.
+/// Returns the transitions and changes for the core, in order. Optional attributes apply before or after the transition, depending on the
+/// states.
 ///
 /// # Safety
 /// As [`path`].
@@ -120,7 +121,7 @@ unsafe fn steps(
     }
     let (service, qpn) = (inner.qp.service(), inner.qp.qpn());
     let mask = mask & !no_attributes(&inner.qp);
-    // Without IBV_QP_STATE the queue pair keeps its state.
+    // Without IBV_QP_STATE the state is unchanged.
     let to = if mask & IBV_QP_STATE == 0 { state_code(from) } else { wanted.qp_state };
     let rule = Rule::of(&inner.qp, from, to)?;
     rule.check(mask)?;
@@ -144,7 +145,7 @@ unsafe fn steps(
     })
 }
 
-/// Sets attributes that `mask` does not select to 0, because the program may not have initialized them.
+/// Returns the attributes with those that `mask` does not select set to 0, because the program may not have initialized them.
 fn named(wanted: &ibv_qp_attr, mask: c_uint) -> ibv_qp_attr {
     let mut named = *wanted;
     for (flag, attribute) in [
@@ -162,7 +163,7 @@ fn named(wanted: &ibv_qp_attr, mask: c_uint) -> ibv_qp_attr {
     named
 }
 
-/// Returns the changes that `mask` selects.
+/// Returns the changes of the attributes in `mask`.
 ///
 /// # Safety
 /// As [`path`].
@@ -194,7 +195,7 @@ unsafe fn changes(
 }
 
 fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
-    // Raw packets have no partition, and programs do not set the index.
+    // Raw packets have no partition, so programs do not set the P_Key index.
     if wanted.port_num != 1 || wanted.pkey_index != 0 && service != Service::Raw {
         return Err(INVALID);
     }
@@ -208,7 +209,7 @@ fn to_init(service: Service, wanted: &ibv_qp_attr) -> Result<Modify, Errno> {
     })
 }
 
-/// Stores the attributes that were set, for `ibv_query_qp`.
+/// Stores the attributes in `mask` for `ibv_query_qp`.
 fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
     let mut keep = |flag: c_uint, copy: &dyn Fn(&mut ibv_qp_attr)| {
         if mask & flag != 0 {
@@ -230,7 +231,7 @@ fn remember(kept: &mut ibv_qp_attr, new: &ibv_qp_attr, mask: c_uint) {
     keep(IBV_QP_MAX_QP_RD_ATOMIC, &|kept| kept.max_rd_atomic = new.max_rd_atomic);
 }
 
-/// The attributes that are checked here. Later ones need devices that support them.
+/// The attributes that this library checks. It supports no later ones.
 const KNOWN: c_uint = IBV_QP_RATE_LIMIT - 1;
 
 /// `ibv_modify_qp(3)`
@@ -243,7 +244,7 @@ pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr
         if mask & !KNOWN != 0 {
             return Err(UNSUPPORTED);
         }
-        // SAFETY: the queue pair is alive; its context is never changed.
+        // SAFETY: the queue pair is alive, and its context never changes.
         let context = unsafe { (*qp).context };
         let mut inner = whole.lock();
         let from = inner.qp.query()?.state;

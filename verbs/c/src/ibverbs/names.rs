@@ -95,7 +95,7 @@ pub extern "C" fn ibv_node_type_str(kind: c_int) -> *const c_char {
     name(&NODE_TYPES, kind)
 }
 
-/// Codes of static rates (`enum ibv_rate`), as multiples of 2.5 Gb/s where rdma-core has one, and in Mb/s.
+/// Codes of static rates (`enum ibv_rate`), with their multiples of 2.5 Gb/s where rdma-core defines one, and in Mb/s.
 const RATES: [(c_int, Option<c_int>, c_int); 23] = [
     (2, Some(1), 2500),
     (3, Some(4), 10_000),
@@ -150,7 +150,7 @@ pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> c_int {
 mod tests {
     use super::*;
 
-    /// What libibverbs 1.14.44 answers for the codes 0 to 25.
+    /// The values that libibverbs 1.14.44 returns for the codes 0 to 25.
     #[test]
     fn rates_are_those_of_rdma_core() {
         let multiples = (0..26).map(|code| ibv_rate_to_mult(code)).collect::<Vec<_>>();

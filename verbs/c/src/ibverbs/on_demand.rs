@@ -1,6 +1,6 @@
-//! Checks of memory at registration, and regions on demand.
+//! Checks of memory at registration, and on-demand paging.
 //!
-//! The library pins nothing: it copies through the process's own page tables, so any region is one on demand (`ibv_reg_mr(3)`,
+//! The library pins no memory: it copies through the process's own page tables, so any region can be an on-demand region (`ibv_reg_mr(3)`,
 //! `IBV_ACCESS_ON_DEMAND`). Such a region is not populated when it is registered. `ibv_advise_mr(3)` populates parts of it.
 
 use crate::abi::*;
@@ -11,7 +11,7 @@ use crate::ibverbs::post::buffers;
 use std::ffi::{c_int, c_uint, c_void};
 
 const PAGE: usize = 4096;
-/// The limit on parts of one `ibv_advise_mr`: the kernel counts the bytes of an array in 16 bits (`struct ib_uverbs_attr`, `len`).
+/// Maximum number of parts in one `ibv_advise_mr`: the kernel has 16 bits for the size of an array (`struct ib_uverbs_attr`, `len`).
 const MAX_PARTS: u32 = u16::MAX as u32 / size_of::<ibv_sge>() as u32;
 /// `IBV_ADVISE_MR_FLAG_FLUSH`
 const FLUSH: c_uint = 1;
@@ -23,22 +23,22 @@ fn pages(address: *mut c_void, length: usize) -> Result<(usize, usize), Errno> {
     Ok((start, end - start))
 }
 
-/// Populates memory, which a NIC would pin now. Returns `EFAULT` if it cannot be read or, if `write`, cannot be written.
+/// Populates memory that a NIC would pin. Returns `EFAULT` if it cannot be read or, if `write`, cannot be written.
 ///
-/// The kernel does not populate a device's memory and, before Linux 5.14, any. Such memory is accepted if it can be read.
+/// The kernel does not populate the memory of a device. Before Linux 5.14 it populates none. Such memory is accepted if it can be read.
 pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Result<(), Errno> {
     const MADV_POPULATE_READ: c_int = 22;
     const MADV_POPULATE_WRITE: c_int = 23;
     let (start, length) = pages(address, length)?;
     let populate = |advice| {
-        // SAFETY: populating changes no byte of the memory; what is not mapped is refused.
+        // SAFETY: populating changes no byte of the memory, and the kernel refuses unmapped addresses.
         let refused = unsafe { libc::madvise(start as *mut c_void, length, advice) } != 0;
         refused.then(|| std::io::Error::last_os_error().raw_os_error().unwrap_or(0))
     };
     let refused = populate(if write { MADV_POPULATE_WRITE } else { MADV_POPULATE_READ });
     match refused {
         Some(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
-        // It can be read, so it cannot be written.
+        // The memory can be read, so it cannot be written.
         Some(libc::EINVAL) if write && populate(MADV_POPULATE_READ).is_none() => Err(Errno(libc::EFAULT)),
         Some(_) if !is_readable(start, length) => Err(Errno(libc::EFAULT)),
         _ => Ok(()),
@@ -49,7 +49,7 @@ pub(crate) fn populate(address: *mut c_void, length: usize, write: bool) -> Resu
 fn is_readable(start: usize, length: usize) -> bool {
     /// An operation that `rt_sigprocmask(2)` refuses with `EINVAL`, but only after it has read the set.
     const NO_OPERATION: c_int = -1;
-    /// The size of the kernel's signal set, bytes.
+    /// Size of the kernel's signal set, bytes.
     const SET: usize = 8;
     (start..start + length).step_by(PAGE).all(|page| {
         // SAFETY: the kernel checks the address, and changes neither the memory nor the mask.
@@ -61,15 +61,15 @@ fn is_readable(start: usize, length: usize) -> bool {
 /// Returns `EFAULT` for memory that is not mapped. The memory need not be populated.
 pub(crate) fn mapped(address: *mut c_void, length: usize) -> Result<(), Errno> {
     let (start, length) = pages(address, length)?;
-    // SAFETY: with this flag Linux only checks whether the range is mapped.
+    // SAFETY: with this flag, Linux only checks whether the range is mapped.
     let refused = unsafe { libc::msync(start as *mut c_void, length, libc::MS_ASYNC) } != 0;
     let errno = std::io::Error::last_os_error().raw_os_error();
     if refused && errno == Some(libc::ENOMEM) { Err(Errno(libc::EFAULT)) } else { Ok(()) }
 }
 
-/// The start of a region of the whole address space. No program has memory in the first page.
+/// Start of a region of the whole address space. No program has memory in the first page.
 pub(crate) const WHOLE_START: usize = PAGE;
-/// The length of such a region. Mappings of programs end well below.
+/// Length of such a region. The mappings of programs end below it.
 pub(crate) const WHOLE_LENGTH: usize = isize::MAX as usize - PAGE;
 
 pub(crate) fn capabilities(into: &mut ibv_device_attr_ex) {
@@ -82,7 +82,7 @@ pub(crate) fn capabilities(into: &mut ibv_device_attr_ex) {
     into.xrc_odp_caps = all;
 }
 
-/// `ibv_advise_mr(3)`: populates parts of regions on demand. Without `IBV_ADVISE_MR_FLAG_FLUSH` failures are not reported.
+/// `ibv_advise_mr(3)`: populates parts of on-demand regions. Without `IBV_ADVISE_MR_FLAG_FLUSH` failures are not reported.
 pub(crate) unsafe extern "C" fn advise_mr(
     pd: *mut ibv_pd,
     advice: ib_uverbs_advise_mr_advice,
@@ -99,7 +99,7 @@ pub(crate) unsafe extern "C" fn advise_mr(
         let write = match advice {
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH => Some(false),
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_WRITE => Some(true),
-            // Populated pages need nothing, and other pages must not be populated.
+            // This advice populates no pages, so there is nothing to do.
             IB_UVERBS_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => None,
             _ => return Err(UNSUPPORTED),
         };
@@ -151,7 +151,7 @@ mod tests {
         assert_ne!(start, libc::MAP_FAILED);
         assert_eq!((mapped(start, COUNT * PAGE), resident(start, COUNT)), (Ok(()), 0));
         assert_eq!((populate(start, COUNT * PAGE, true), resident(start, COUNT)), (Ok(()), COUNT));
-        // SAFETY: nothing uses the mapping any more.
+        // SAFETY: the mapping is no longer used.
         assert_eq!(unsafe { libc::munmap(start, COUNT * PAGE) }, 0);
     }
 }

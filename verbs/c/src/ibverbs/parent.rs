@@ -1,8 +1,8 @@
 //! Parent domains and thread domains (`ibv_alloc_parent_domain(3)`, `ibv_alloc_td(3)`).
 //!
-//! A thread domain is a promise that one thread at a time uses the objects created with it. The library locks all the same, because an
-//! uncontended lock costs little compared with a work request. The allocators of a parent domain are not called: a provider may call them
-//! for its own queues, but the library's queues are rings that the core shares.
+//! A program that creates objects with a thread domain promises that only one thread at a time uses them. The library locks nevertheless,
+//! because an uncontended lock costs little compared with a work request. The allocators of a parent domain are not called: a provider may
+//! call them for its own queues, but the library's queues are rings that the core shares.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, at, created, status};
@@ -15,15 +15,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[repr(C)]
 pub(crate) struct Td {
     abi: ibv_td,
-    /// Parent domains created with it, which keep it from being freed.
+    /// Number of parent domains with this thread domain, which prevent its deallocation.
     users: AtomicUsize,
 }
 
-/// The objects that a parent domain keeps alive.
+/// The objects that a parent domain refers to.
 #[derive(Clone, Copy)]
 pub(crate) struct Parts {
     pd: *mut Pd,
-    /// Null if it was created without one.
+    /// Null if the parent domain was created without one.
     td: *mut Td,
 }
 
@@ -42,7 +42,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// `ibv_dealloc_td(3)`: `EBUSY` while a parent domain uses it.
+/// `ibv_dealloc_td(3)`: `EBUSY` while a parent domain uses the thread domain.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     status(|| {
         let td = td.cast::<Td>();
@@ -50,7 +50,7 @@ pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
         if unsafe { live_objects::find_last(td) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: no parent domain has it, and the program gives it up.
+        // SAFETY: no parent domain uses it, and the program must not use it after this call.
         drop(unsafe { live_objects::reclaim(td) }?);
         Ok(())
     })
@@ -80,10 +80,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
 }
 
 impl Parts {
-    /// Releases both objects after the parent domain is gone.
+    /// Releases both objects after the parent domain was deallocated.
     ///
     /// # Safety
-    /// The caller must ensure that both are alive, as they are while a parent domain has them.
+    /// The caller must ensure that both are alive, as they are while a parent domain refers to them.
     pub(crate) unsafe fn release(self) -> Result<(), Errno> {
         // SAFETY: guaranteed by the caller.
         unsafe {

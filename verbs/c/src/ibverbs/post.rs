@@ -13,7 +13,7 @@ use verbs::{
     Sge,
 };
 
-/// Returns the elements of a list, which need no alignment: programs keep lists in packed structures (libiscsi's iSER does).
+/// Returns the elements of a list. They need no alignment, because some programs have lists in packed structures (libiscsi's iSER).
 ///
 /// # Errors
 /// Returns `EINVAL`, before any element is read, if `count` is negative or more than `most`, or positive without a list.
@@ -59,7 +59,7 @@ pub(crate) unsafe fn inline(list: impl Iterator<Item = ibv_sge> + Clone, limit: 
 /// # Safety
 /// The caller must pass a request for a datagram queue pair, with a live address handle.
 unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
-    // SAFETY: any bytes are numbers; the queue pair's service says which member the program set.
+    // SAFETY: any bytes are numbers; the queue pair's service determines which member the program has set.
     let (immediate, ud) = unsafe { (wr.__bindgen_anon_1.imm_data.to_ne_bytes(), wr.wr.ud) };
     let immediate = match wr.opcode {
         IBV_WR_SEND => None,
@@ -74,7 +74,7 @@ unsafe fn datagram(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     })
 }
 
-/// Returns the operation for a raw packet. No checksums are computed, and programs that query the device first do not request them.
+/// Returns the operation for a raw packet. Checksum offload is not supported; programs that query the device first do not request it.
 fn frame(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
     match wr.opcode {
         IBV_WR_SEND if wr.send_flags & IBV_SEND_IP_CSUM as c_uint == 0 => {
@@ -92,7 +92,7 @@ fn frame(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
 /// # Safety
 /// The caller must pass a request that is valid by ibv_post_send(3).
 unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
-    // SAFETY: any bytes are numbers; the opcode says which member the program set.
+    // SAFETY: any bytes are numbers; the opcode determines which member the program has set.
     let (immediate, rdma, atomic, key) = unsafe {
         let extra = &wr.__bindgen_anon_1;
         (extra.imm_data.to_ne_bytes(), wr.wr.rdma, wr.wr.atomic, Rkey::new(extra.invalidate_rkey))
@@ -113,7 +113,7 @@ unsafe fn operation(wr: &ibv_send_wr) -> Result<SendOperation, Errno> {
         IBV_WR_SEND_WITH_INV => Ok(SendOperation::SendInvalidate { rkey: key }),
         IBV_WR_LOCAL_INV => Ok(SendOperation::LocalInvalidate { rkey: key }),
         IBV_WR_BIND_MW => {
-            // SAFETY: guaranteed by the caller; the opcode says which member the program set.
+            // SAFETY: guaranteed by the caller; the opcode determines which member the program has set.
             let binding = unsafe {
                 let bind = &wr.__bindgen_anon_2.bind_mw;
                 window::binding(bind.mw, bind.rkey, &bind.bind_info)
@@ -154,7 +154,7 @@ unsafe fn send_request(
         signalled: flag(IBV_SEND_SIGNALED),
         solicited: flag(IBV_SEND_SOLICITED),
         fence: flag(IBV_SEND_FENCE),
-        // SAFETY: any bytes are a number; for an initiator the program has set it.
+        // SAFETY: any bytes are a number; the program sets it for an initiator.
         srq: (service == Service::Xrc).then(|| SrqNumber::new(unsafe { wr.qp_type.xrc.remote_srqn })),
     })
 }

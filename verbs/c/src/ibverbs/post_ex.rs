@@ -1,4 +1,4 @@
-//! Work requests of extended queue pairs (`ibv_wr_start(3)`): begun by one call, filled in by others, and posted together.
+//! Work requests of extended queue pairs (`ibv_wr_start(3)`): one call begins a request, others fill it in, and all are posted together.
 
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, status};
@@ -19,7 +19,7 @@ pub(crate) struct WorkRequestBatch {
     error: Option<Errno>,
 }
 
-/// Operations that a program may request.
+/// The operations that a program may request.
 pub(crate) const OPERATIONS: u64 = (IBV_QP_EX_WITH_RDMA_WRITE
     | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
     | IBV_QP_EX_WITH_SEND
@@ -42,7 +42,7 @@ pub(crate) type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8
 /// The offset of `wr_flush` in a queue pair, after the last function of older headers.
 pub(crate) const FLUSH_SLOT: usize = std::mem::offset_of!(ibv_qp_ex, wr_atomic_write) + size_of::<usize>();
 
-/// Returns the table of functions. Every slot is set, because programs call them without a check.
+/// Returns the table of functions. Every slot is set, because programs call them without checking for null.
 pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
     ibv_qp_ex {
         qp_base: base,
@@ -71,7 +71,7 @@ pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
     }
 }
 
-/// Changes the draft. `ibv_wr_complete` returns the first error.
+/// Changes the batch. `ibv_wr_complete` returns the first error.
 ///
 /// # Safety
 /// The caller must pass a live queue pair.
@@ -248,7 +248,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     }
 }
 
-/// Posts the draft, or returns its first error.
+/// Posts the batch, or returns its first error.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
@@ -288,7 +288,7 @@ pub(crate) unsafe extern "C" fn flush(
     }
 }
 
-/// Records that an operation is not supported, whatever its arguments.
+/// Records that an operation is not supported with any arguments.
 ///
 /// # Safety
 /// As [`edit`].

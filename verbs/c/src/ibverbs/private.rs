@@ -1,7 +1,7 @@
 //! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34.
 //!
 //! Programs that also link `libmlx5` or `libefa` load these, and their constructors register drivers. The loader requires every symbol that
-//! they reference. There is no device for these drivers, so the functions are never used, and each refuses.
+//! they reference. There is no device for these drivers, so they never call the other functions, and each returns an error.
 
 use std::ffi::{c_int, c_void};
 
@@ -13,7 +13,7 @@ pub extern "C" fn verbs_register_driver_34(_driver: *const c_void) {}
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_register_driver(_name: *const c_void, _init: *const c_void) {}
 
-/// Logs a driver's line. Does nothing.
+/// Logs a line of a driver. Does nothing.
 #[unsafe(no_mangle)]
 pub extern "C" fn __verbs_log(_context: *const c_void, _level: u32, _format: *const c_void) {}
 

@@ -10,9 +10,9 @@ use verbs::port::{GidTable, MAX_GROUPS, MAX_MEMBERS};
 use verbs::sysfs::{PORT_CAPABILITIES, width_and_speed};
 use verbs::{Device, DeviceInfo, Mtu};
 
-/// No vendor's: programs treat some vendors' devices in their own way.
+/// Vendor id of no vendor, because programs have special cases for some vendors' devices.
 const VENDOR: u32 = 0xff_ff00;
-/// The only partition: the default one, full membership.
+/// P_Key of the only partition: the default partition, full membership.
 const DEFAULT_PARTITION: u16 = 0xffff;
 /// `IBV_LINK_LAYER_ETHERNET`.
 const ETHERNET: u8 = 2;
@@ -24,16 +24,16 @@ const FLUSH_GLOBAL: u64 = 1 << 38;
 const ATOMIC_WRITE: u64 = 1 << 40;
 /// Physical state: link up.
 const LINK_UP: u8 = 5;
-/// Looks for a link, in the same table.
+/// Physical state: polling.
 const LINK_POLLING: u8 = 2;
-/// Of the Linux RoCE v2 kind, as `ibv_devinfo` asks for it.
+/// Code of RoCE v2 in Linux, as `ibv_devinfo` queries it.
 const SYSFS_ROCE_V2: c_int = 1;
-/// Its name for an entry without a GID: InfiniBand, or RoCE v1.
+/// Code of an entry without a GID: InfiniBand or RoCE v1.
 const SYSFS_ROCE_V1: c_int = 0;
 /// The kernel's errno for an entry of the GID table without a GID.
 const EMPTY: Errno = Errno(libc::ENODATA);
 
-/// An address as a GID: IPv4 is mapped into IPv6 (IBA A17.5).
+/// Returns an address as a GID: IPv4 is mapped into IPv6 (IBA A17.5).
 pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -41,17 +41,17 @@ pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The address that a GID is.
+/// Returns the address in a GID.
 pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
     IpAddr::from(gid).to_canonical()
 }
 
-/// The code of a path MTU: 1 for 256 to 5 for 4096.
+/// Returns the code of a path MTU: 1 for 256 bytes to 5 for 4096 bytes.
 pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
     mtu.code().into()
 }
 
-/// The path MTU of a code.
+/// Returns the path MTU of a code.
 pub(crate) fn mtu_of(code: ibv_mtu) -> Result<Mtu, Errno> {
     u8::try_from(code).ok().and_then(Mtu::from_code).ok_or(INVALID)
 }
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, into: *mut 
     })
 }
 
-/// `ibv_query_device_ex(3)`, for a structure of `size` bytes: older programs know a shorter one.
+/// `ibv_query_device_ex(3)`, for a structure of `size` bytes: older programs have a shorter one.
 pub(crate) unsafe extern "C" fn query_device_ex(
     context: *mut ibv_context,
     input: *const ibv_query_device_ex_input,
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             work_queue::capabilities(&mut whole);
         }
         whole.max_dm_size = device_memory::SIZE as u64;
-        // SAFETY: the program has room for `size` bytes, and `whole` has no more than are copied.
+        // SAFETY: the program has room for `size` bytes, and `length` is at most the size of `whole`.
         unsafe {
             let length = size.min(size_of::<ibv_device_attr_ex>());
             into.cast::<u8>().copy_from_nonoverlapping((&raw const whole).cast(), length);
@@ -187,7 +187,7 @@ fn port_attributes(device: &Device) -> Result<ibv_port_attr, Errno> {
 }
 
 /// # Safety
-/// The context is open, and `into` has room for `size` bytes.
+/// The caller must pass an open context, and null or room for `size` bytes.
 unsafe fn write_port(context: *mut ibv_context, port: u8, into: *mut u8, size: usize) -> Result<(), Errno> {
     if into.is_null() {
         return Err(INVALID);
@@ -196,7 +196,7 @@ unsafe fn write_port(context: *mut ibv_context, port: u8, into: *mut u8, size: u
     // SAFETY: passed on.
     let attributes = port_attributes(&unsafe { Context::from(context) }?.device)?;
     let length = size.min(size_of::<ibv_port_attr>());
-    // SAFETY: `into` has `size` bytes; `attributes` is as long as what is copied.
+    // SAFETY: `into` has `size` bytes, and `length` is at most the size of `attributes`.
     unsafe { into.copy_from_nonoverlapping((&raw const attributes).cast(), length) };
     Ok(())
 }
@@ -212,7 +212,7 @@ pub(crate) unsafe extern "C" fn query_port(
     status(|| unsafe { write_port(context, port, into.cast(), size) })
 }
 
-/// `ibv_query_port(3)` of programs that were compiled before the structure grew: up to `flags`.
+/// `ibv_query_port(3)` for programs that were compiled when `flags` was the last field of the structure.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_port(
     context: *mut ibv_context,
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn ibv_query_port(
     into: *mut _compat_ibv_port_attr,
 ) -> c_int {
     let size = std::mem::offset_of!(ibv_port_attr, flags) + 1;
-    // SAFETY: passed on; the older structure ends there.
+    // SAFETY: passed on; `size` is the size of the older structure.
     status(|| unsafe { write_port(context, port, into.cast(), size) })
 }
 
@@ -237,7 +237,7 @@ pub unsafe extern "C" fn ibv_query_gid(
         // SAFETY: the contract of the manual page.
         let (info, gid) = unsafe { (info(context)?, out(gid)?) };
         let entry = usize::try_from(index).map_err(|_| INVALID).and_then(|index| address_at(&info, index));
-        // As in rdma-core, a hole is a GID of zeros.
+        // As in rdma-core, an entry without a GID is a GID of zeros.
         gid.raw = match entry {
             Err(EMPTY) => [0; 16],
             entry => gid_of(entry?),
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     })
 }
 
-/// The kind of GID as the kernel names it: all are RoCE v2.
+/// Returns the kernel's code for the type of a GID: RoCE v2 for all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
     context: *mut ibv_context,
@@ -266,7 +266,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(
     })
 }
 
-/// Returns the address at `index`, `ENODATA` at a hole or behind the last entry, and `EINVAL` outside the table.
+/// Returns the address at `index`. Returns `ENODATA` for an entry without a GID, and `EINVAL` outside the table.
 fn address_at(info: &DeviceInfo, index: usize) -> Result<IpAddr, Errno> {
     let empty = if index < GidTable::LIMIT { EMPTY } else { INVALID };
     info.gids.get(index).ok_or(empty)
@@ -301,7 +301,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     })
 }
 
-/// `ibv_query_gid_table(3)`: how many entries, or an error number, negative.
+/// `ibv_query_gid_table(3)`: returns the number of entries, or a negative error number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _ibv_query_gid_table(
     context: *mut ibv_context,
@@ -332,7 +332,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     if failed == 0 { found } else { -(failed as isize) }
 }
 
-/// `ibv_query_pkey(3)`: in network byte order.
+/// `ibv_query_pkey(3)`: the P_Key is in network byte order.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_pkey(
     context: *mut ibv_context,

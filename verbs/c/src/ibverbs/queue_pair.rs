@@ -28,32 +28,32 @@ use verbs::{Capabilities, Qpn, QueuePair, Service};
 #[repr(C)]
 pub(crate) struct Qp {
     abi: UnsafeCell<ibv_qp_ex>,
-    /// The slot of `wr_flush`, which headers of rdma-core 45 and later have, if these headers are older.
+    /// Slot of `wr_flush`, which only headers of rdma-core 45 and later declare.
     _later: UnsafeCell<Option<post_ex::Flush>>,
-    /// Whether it was created for `ibv_wr_start` and the related calls.
+    /// Whether the queue pair was created for `ibv_wr_start` and the related calls.
     extended: bool,
-    /// Shared with the queue pairs that `ibv_open_qp` returned.
+    /// Shared with the queue pairs that `ibv_open_qp` returned for the same target.
     inner: Arc<Lock<Inner>>,
     /// The domain of an XRC target, or null.
     xrcd: *mut Xrcd,
     pub(crate) flows: AtomicUsize,
-    /// The table over whose queues it distributes frames, or null.
+    /// The indirection table over whose queues the queue pair distributes frames, or null.
     pub(crate) table: AtomicPtr<Table>,
 }
 
-/// The state that one thread at a time uses.
+/// State that only one thread at a time uses.
 pub(crate) struct Inner {
     pub(crate) qp: QueuePair<Any>,
-    /// The attributes that were set so far, for `ibv_query_qp`.
+    /// The attributes that the program has set, for `ibv_query_qp`.
     pub(crate) attributes: ibv_qp_attr,
     init: ibv_qp_init_attr,
-    /// The program's choice by `ferroce_set_congestion`.
+    /// The congestion control from `ferroce_set_congestion`.
     pub(crate) congestion: Option<Congestion>,
-    /// Requests of an extended queue pair that are not posted yet.
+    /// Requests of an extended queue pair between `ibv_wr_start` and `ibv_wr_complete`.
     pub(crate) batch: WorkRequestBatch,
 }
 
-// SAFETY: the pointers inside are only compared and returned to the program.
+// SAFETY: the library does not dereference the pointers, but only compares them and returns them to the program.
 unsafe impl Send for Inner {}
 
 impl Qp {
@@ -64,7 +64,7 @@ impl Qp {
         unsafe { at(qp.cast::<Self>()) }
     }
 
-    /// Looks up a queue pair for a verb that changes it: one that was destroyed is refused.
+    /// Looks up a queue pair for a verb that changes it. Returns an error for a destroyed one.
     ///
     /// # Safety
     /// As [`live_objects::find`].
@@ -74,7 +74,7 @@ impl Qp {
     }
 
     pub(crate) fn base(&self) -> ibv_qp {
-        // SAFETY: only its state changes after its creation, and that is a word.
+        // SAFETY: only `state` changes after the creation, and it is one word.
         unsafe { (*self.abi.get()).qp_base }
     }
 
@@ -83,7 +83,7 @@ impl Qp {
     }
 
     pub(crate) fn show_state(&self, state: ibv_qp_state) {
-        // SAFETY: called with the lock held. A program that reads the field in the meantime reads one word.
+        // SAFETY: the caller holds the lock. A program that reads the field at the same time reads one word.
         unsafe { (&raw mut (*self.abi.get()).qp_base.state).write(state) };
     }
 }
@@ -98,7 +98,7 @@ fn capabilities(cap: &ibv_qp_cap) -> Capabilities {
     }
 }
 
-/// The most inline data that queue pairs allow without a request for it, bytes.
+/// The largest inline size, bytes, that a queue pair allows without a request of the program.
 const LIST_INLINE: u32 = 64;
 
 /// # Safety
@@ -127,7 +127,8 @@ pub(crate) unsafe fn create(
     // SAFETY: guaranteed by the caller.
     let [send, recv] = [init.send_cq, init.recv_cq].map(|cq| unsafe { live_objects::find(cq.cast::<Cq>()) });
     let (send, recv) = (send?, recv?);
-    // A queue has room for at least one request. Where a list of buffers fits, as much inline data does: programs rely on that with NICs.
+    // A queue has room for at least one request. The inline size is at least that of the list of buffers, because programs rely on that
+    // with NICs.
     init.cap.max_send_wr = init.cap.max_send_wr.max(1);
     let list = init.cap.max_send_sge.saturating_mul(size_of::<ibv_sge>() as u32);
     init.cap.max_inline_data = init.cap.max_inline_data.max(list.min(LIST_INLINE));
@@ -142,7 +143,7 @@ pub(crate) unsafe fn create(
         let queue = send.queue.lock();
         domain.domain.queue_pair(&queue, &queue)
     };
-    // Another thread may pass the same queues in the opposite order, so no two of them are locked at a time.
+    // Another thread may pass the same queues in the opposite order, so only one of them is locked at a time.
     let mut builder = builder.receive_completions(&recv.queue.lock());
     if let Some(srq) = srq {
         builder = builder.receive_from(&srq.queue.lock());
@@ -195,9 +196,9 @@ pub(crate) unsafe fn publish(
     let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
     let qp =
         live_objects::publish(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
-    // SAFETY: the slot is in `abi`, or is `_later`, which follows it directly; nothing else has the queue pair yet.
+    // SAFETY: the slot is in `abi`, or is `_later`, which follows it directly; no other thread has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
-    // SAFETY: the caller vouches for the context.
+    // SAFETY: guaranteed by the caller.
     if let Ok(context) = unsafe { Context::from(base.context) } {
         context.events.register(Object::Qp(Qpn::new(base.qp_num)), qp);
     }
@@ -262,11 +263,11 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         // SAFETY: the queue pair's context is open.
         unsafe { Context::from(base.context) }?.events.unregister_as(Object::Qp(Qpn::new(base.qp_num)), qp);
         let qpn = whole.lock().qp.qpn();
-        // SAFETY: the program gives it up.
+        // SAFETY: the program must not use the queue pair after this call.
         let table = unsafe { live_objects::reclaim(qp.cast::<Qp>()) }?.table.into_inner();
         // SAFETY: completion queues live as long as their queue pairs.
         unsafe { discard_completions(cqs, qpn) }?;
-        // SAFETY: null, or alive as long as the queue pairs that spread over it.
+        // SAFETY: null, or alive as long as the queue pairs that distribute frames over it.
         if let Some(table) = unsafe { table.as_ref() } {
             table.users.fetch_sub(1, Ordering::AcqRel);
         }
@@ -288,8 +289,8 @@ pub unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     })
 }
 
-/// Removes the completions of a queue pair that was reset or destroyed, as mlx4 and mlx5 do: programs free the contexts that the requests'
-/// ids point to.
+/// Removes the completions of a queue pair that was reset or destroyed, as mlx4 and mlx5 do. Afterwards programs free the objects to which
+/// the ids of the requests point.
 ///
 /// # Safety
 /// The caller must pass completion queues that are null or alive.
@@ -324,7 +325,7 @@ pub(crate) fn state_code(state: State) -> ibv_qp_state {
     }
 }
 
-/// `ibv_query_qp(3)`: returns all attributes, whatever the mask selects.
+/// `ibv_query_qp(3)`: returns all attributes, with any mask.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_qp(
     qp: *mut ibv_qp,
@@ -349,7 +350,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// Returns the queue pair in its extended form, or null if it was not created as one.
+/// Returns the extended form of a queue pair, or null if it was not created as an extended one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     // SAFETY: the contract of the function.

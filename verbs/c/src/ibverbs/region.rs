@@ -18,7 +18,7 @@ struct Mr {
     /// Written with the lock held.
     abi: UnsafeCell<ibv_mr>,
     inner: Lock<Inner>,
-    /// The device memory that it is in, or null.
+    /// The device memory of the region, or null.
     dm: *mut Dm,
 }
 
@@ -27,7 +27,7 @@ struct Inner {
     wanted: Wanted,
 }
 
-/// A region as a program requests it.
+/// The parameters of a region, as a program requests it.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
     pub(crate) pd: *mut ibv_pd,
@@ -37,10 +37,10 @@ pub(crate) struct Wanted {
     pub(crate) flags: c_uint,
 }
 
-// SAFETY: the pointers are only returned to the program and looked up among live objects.
+// SAFETY: the pointers are only returned to the program, or looked up among live objects.
 unsafe impl Send for Wanted {}
 
-/// A region as the core registers it.
+/// The parameters of a region, as the core registers it.
 pub(crate) struct Placed {
     pub(crate) start: *mut u8,
     pub(crate) length: usize,
@@ -57,7 +57,7 @@ impl Wanted {
         self.flags & IBV_ACCESS_ON_DEMAND != 0
     }
 
-    /// Returns the rights, or `EINVAL` if they contradict each other.
+    /// Returns the access rights, or `EINVAL` if they contradict each other.
     pub(crate) fn access(&self) -> Result<Access, Errno> {
         let remote_writes = self.flags & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
         // IBA 10.6.3.1: a region that a peer may write must allow local writes.
@@ -74,7 +74,7 @@ impl Wanted {
             return Err(INVALID);
         }
         if self.on_demand() && address.is_null() && length == usize::MAX {
-            // A peer with access to all addresses could access one that is not mapped, and the process would end.
+            // A peer with access to all addresses could access one that is not mapped, which would end the process.
             if access != Access::LOCAL_READ && access != Access::LOCAL_WRITE {
                 return Err(UNSUPPORTED);
             }
@@ -97,7 +97,7 @@ impl Wanted {
         unsafe { live_objects::find(self.pd.cast::<Pd>()) }
     }
 
-    /// Counts a region with this key in its domain.
+    /// Counts the region with this key in its domain.
     fn join(&self, domain: &Pd, lkey: u32) {
         if self.on_demand() {
             domain.on_demand.lock().insert(lkey, self.writable());
@@ -119,7 +119,7 @@ pub(crate) unsafe fn publish(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Re
     let &Placed { start, length, iova, access } = placed;
     // SAFETY: guaranteed by the caller.
     let domain = unsafe { wanted.domain() }?;
-    // SAFETY: the caller keeps the memory, and a program in C has no Rust references to it.
+    // SAFETY: the caller keeps the memory valid, and a C program has no Rust references to it.
     let region = unsafe { MemoryRegion::register_raw_as(&domain.domain, start, length, iova, access) }?;
     let abi = ibv_mr {
         context: domain.context(),
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn ibv_reg_mr(
     created(|| unsafe { register(wanted) })
 }
 
-/// `ibv_reg_mr_iova(3)`: requests address the memory's first byte as `iova`.
+/// `ibv_reg_mr_iova(3)`: requests address the first byte of the memory as `iova`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_reg_mr_iova(
     pd: *mut ibv_pd,
@@ -207,14 +207,14 @@ impl Mr {
         before.leave(old, lkey);
         wanted.join(new, lkey);
         inner.wanted = wanted;
-        // SAFETY: the lock is held. A program that reads the structure in the meantime races with its own call.
+        // SAFETY: the lock is held. A program must not read the structure during its own call.
         let abi = unsafe { &mut *self.abi.get() };
         (abi.pd, abi.addr, abi.length) = (wanted.pd, wanted.address, wanted.length);
         Ok(())
     }
 }
 
-/// `ibv_rereg_mr(3)`: the region keeps its keys. On failure the region is unchanged.
+/// `ibv_rereg_mr(3)`: the keys of the region stay the same. On failure the region is unchanged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ibv_mr,
@@ -266,14 +266,14 @@ pub unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
         let whole = unsafe { live_objects::find_last(mr) }?;
         let (wanted, lkey, windows) = {
             let inner = whole.inner.lock();
-            // A core that has ended has none.
+            // A core that has stopped has no windows.
             (inner.wanted, inner.region.lkey().get(), inner.region.windows().unwrap_or(0))
         };
         // IBA 10.6.7.2.6: first the windows, then the region.
         if windows > 0 {
             return Err(BUSY);
         }
-        // SAFETY: the program gives it up; the domain and the device memory live as long as their regions.
+        // SAFETY: the program must not use the region after this call; the domain and the device memory live as long as their regions.
         unsafe {
             let dm = live_objects::reclaim(mr)?.dm;
             wanted.leave(wanted.domain()?, lkey);

@@ -20,7 +20,7 @@ pub(crate) struct Srq {
     abi: ibv_srq,
     pub(crate) queue: Lock<SharedReceiveQueue>,
     attributes: ibv_srq_attr,
-    /// Queue pairs that use it, which keep it from being destroyed.
+    /// Number of queue pairs that use the queue, which prevent its destruction.
     pub(crate) users: AtomicUsize,
     /// The domain of an XRC shared receive queue, and the queue that receives its completions.
     pub(crate) xrc: Option<(*mut Xrcd, *mut Cq)>,
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
         let id = whole.queue.lock().id();
         // SAFETY: the queue's context is open.
         unsafe { Context::from(whole.abi.context) }?.events.unregister(Object::Srq(id));
-        // SAFETY: no queue pair uses it, and the program gives it up; the domain lives as long as its queues.
+        // SAFETY: no queue pair uses the queue, and the program must not use it after this call; the domain lives as long as its queues.
         unsafe {
             drop(live_objects::reclaim(srq)?);
             live_objects::find(pd.cast::<Pd>())?.users.fetch_sub(1, Ordering::AcqRel);

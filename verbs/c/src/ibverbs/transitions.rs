@@ -36,7 +36,7 @@ const PEER: c_uint = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_P
 const READS_HERE: c_uint = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
 const TIMEOUT_AND_RETRIES: c_uint = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY;
 const ASKING: c_uint = IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
-/// Accepted, as by Linux's Soft-RoCE, and ignored: the queue pair never changes to an alternate path.
+/// Accepted and ignored, as in Linux's Soft-RoCE: the queue pair never changes to an alternate path.
 const ALTERNATE: c_uint = IBV_QP_ALT_PATH | IBV_QP_PATH_MIG_STATE;
 const RUNNING_UC: c_uint = IBV_QP_ACCESS_FLAGS | ALTERNATE;
 const RUNNING_RC: c_uint = RUNNING_UC | IBV_QP_MIN_RNR_TIMER;
@@ -110,8 +110,8 @@ const TABLE: &[Row] = &[
     },
 ];
 
-/// Returns the attributes that an XRC queue pair does not use, as in the kernel: an initiator executes no requests, and a target sends none.
-/// Programs set them nevertheless.
+/// Returns the attributes that an XRC queue pair does not use, as in the kernel: an initiator executes no requests, and a target sends
+/// none. Programs may set these attributes.
 pub(crate) fn no_attributes(qp: &QueuePair<Any>) -> c_uint {
     match qp.service() {
         Service::Xrc if qp.is_target() => ASKING,
@@ -121,7 +121,7 @@ pub(crate) fn no_attributes(qp: &QueuePair<Any>) -> c_uint {
 }
 
 impl Rule {
-    /// Returns the rule of a transition. Each state leads to RESET and, except RESET, to ERR, without attributes: the kernel's
+    /// Returns the rule of a transition. Each state has transitions without attributes to RESET and, except RESET, to ERR. The kernel's
     /// `qp_state_table` has no transition from RESET to ERR.
     pub(crate) fn of(qp: &QueuePair<Any>, from: State, to: ibv_qp_state) -> Result<Self, Errno> {
         if to == IBV_QPS_RESET || to == IBV_QPS_ERR && from != State::Reset {

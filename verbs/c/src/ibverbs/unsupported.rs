@@ -29,60 +29,60 @@ macro_rules! none {
 }
 
 refuse! {
-    /// Enhanced connection establishment: vendors' options.
+    /// Enhanced connection establishment, which negotiates options of vendors.
     ibv_set_ece
-    /// Enhanced connection establishment: vendors' options.
+    /// Enhanced connection establishment, which negotiates options of vendors.
     ibv_query_ece
-    /// Not needed: the transition to RTR resolves the Ethernet address.
+    /// Not needed, because the transition to RTR resolves the Ethernet address.
     ibv_resolve_eth_l2_from_gid
-    /// Structures of the kernel's interface.
+    /// Converts structures of the kernel's interface.
     ibv_copy_ah_attr_from_kern
-    /// Structures of the kernel's interface.
+    /// Converts structures of the kernel's interface.
     ibv_copy_path_rec_from_kern
-    /// Structures of the kernel's interface.
+    /// Converts structures of the kernel's interface.
     ibv_copy_path_rec_to_kern
-    /// Structures of the kernel's interface.
+    /// Converts structures of the kernel's interface.
     ibv_copy_qp_attr_from_kern
 }
 
 none! {
-    /// Memory of other devices.
+    /// Registers memory of other devices.
     ibv_reg_dmabuf_mr
-    /// Objects of other processes.
+    /// Imports an object of another process.
     ibv_import_device
-    /// Objects of other processes.
+    /// Imports an object of another process.
     ibv_import_pd
-    /// Objects of other processes.
+    /// Imports an object of another process.
     ibv_import_mr
-    /// Objects of other processes.
+    /// Imports an object of another process.
     ibv_import_dm
 }
 
-/// Does nothing: no object can be imported.
+/// Does nothing, because no object can be imported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_pd(_pd: *mut ibv_pd) {}
 
-/// Does nothing: no object can be imported.
+/// Does nothing, because no object can be imported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_mr(_mr: *mut ibv_mr) {}
 
-/// Does nothing: no object can be imported.
+/// Does nothing, because no object can be imported.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
 
-/// Returns 0 without effect: no memory is pinned, so a process that forks keeps its own.
+/// Returns 0 without effect: no memory is pinned, so fork(2) copies it as usual.
 ///
-/// A forked child inherits an open device's memory, but neither its threads nor its network. There, verbs that need the core fail, no
-/// completions arrive, and closing the device does not affect the parent's. Before `fork` returns in the child, the library closes the child's
-/// copies of the device's packet socket, of the sockets that keep RoCEv2's ports open, and of the program at the interface's ingress. The
-/// child shares the descriptors that the program got (completion and event channels). It cannot open a device if the parent opened one
-/// before the fork: open the first one after the fork, or execute another program.
+/// A forked child inherits an open device's memory, but neither its threads nor its network. In the child, verbs that need the core fail,
+/// no completions arrive, and closing the device does not affect the parent's. Before `fork` returns in the child, the library closes the
+/// child's copies of the device's packet socket, of the sockets that reserve RoCEv2's ports, and of the program at the interface's ingress.
+/// The child shares the program's descriptors (completion and event channels). It cannot open a device if the parent opened one before the
+/// fork: open the first device after the fork, or execute another program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0
 }
 
-/// Returns that fork needs no preparation, because no memory is pinned.
+/// Returns that fork(2) needs no preparation, because no memory is pinned.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_is_fork_initialized() -> ibv_fork_status {
     IBV_FORK_UNNEEDED
@@ -105,7 +105,7 @@ unsafe extern "C" fn none() -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Returns the table of functions. Every slot refuses, because programs call them without a check.
+/// Returns the table of functions. Every slot returns an error, because programs call them without checking for null.
 pub(crate) fn table() -> ibv_context_ops {
     ibv_context_ops {
         _compat_alloc_pd: Some(none),

@@ -10,19 +10,19 @@ use std::sync::atomic::Ordering;
 use verbs::window::{Binding, MemoryWindow, WindowKind};
 use verbs::{Access, Lkey, Rkey, SendRequest};
 
-/// Rights that a binding may contain. A window grants nothing to its owner, so `LOCAL_WRITE` has no effect. Programs set it together with
-/// the rights of peers, as they do for regions.
+/// The rights that a binding may contain. A window grants no rights to its owner, so `LOCAL_WRITE` has no effect. Programs set it together
+/// with the rights of peers, as they do for regions.
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
     | IBV_ACCESS_REMOTE_READ
     | IBV_ACCESS_REMOTE_ATOMIC
     | IBV_ACCESS_ZERO_BASED;
 
-/// A memory window. The program reads its key in `abi`, where `ibv_bind_mw` changes it.
+/// A memory window. The program reads its rkey in `abi`, where `ibv_bind_mw` changes it.
 #[repr(C)]
 struct Mw {
     abi: ibv_mw,
-    /// Deallocates the window in the core when it is dropped.
+    /// Deallocates the window in the core when dropped.
     _window: MemoryWindow,
 }
 
@@ -44,12 +44,12 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
     })
 }
 
-/// `ibv_dealloc_mw(3)`: bound or not.
+/// `ibv_dealloc_mw(3)`: the window may be bound.
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let pd = unsafe { live_objects::find_last(mw.cast::<Mw>()) }?.abi.pd;
-        // SAFETY: the program gives it up.
+        // SAFETY: the program must not use the window after this call.
         drop(unsafe { live_objects::reclaim(mw.cast::<Mw>()) }?);
         // SAFETY: the domain lives as long as its windows.
         unsafe { live_objects::find(pd.cast::<Pd>()) }?.users.fetch_sub(1, Ordering::AcqRel);
@@ -57,7 +57,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     })
 }
 
-/// Returns the binding that a program requests for a window, with key `rkey`.
+/// Returns the binding that a program requests for a window, with this `rkey`.
 ///
 /// # Safety
 /// The caller must pass a window and a region that are null or alive.
@@ -88,7 +88,7 @@ pub(crate) unsafe fn binding(mw: *mut ibv_mw, rkey: u32, info: &ibv_mw_bind_info
     })
 }
 
-/// `ibv_bind_mw(3)`, for a type 1 window: posts the binding, and stores its new key in the window.
+/// `ibv_bind_mw(3)`, for a type 1 window: posts the binding, and stores its new rkey in the window.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.

@@ -1,6 +1,6 @@
-//! Receive queues without a queue pair of their own, and queue pairs that distribute frames over them by a hash of the headers.
+//! Receive work queues, and queue pairs that distribute frames over them by a hash of the headers (RSS).
 //!
-//! A work queue is a raw packet queue pair that the program does not see.
+//! A work queue is a raw packet queue pair that is hidden from the program.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
@@ -21,7 +21,7 @@ use verbs::service::Any;
 use verbs::state::Modify;
 use verbs::{Capabilities, Qpn, QueuePair, Service};
 
-/// The attributes with which a program creates a queue pair that distributes frames.
+/// The attributes of a queue pair that distributes frames.
 pub(crate) const SPREAD: c_uint = IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE;
 /// The fields that a hash may cover: all except those of IPsec and of inner headers.
 const FIELDS: u64 = IBV_RX_HASH_IPSEC_SPI as u64 - 1;
@@ -33,7 +33,7 @@ pub(crate) struct Wq {
     qp: Lock<QueuePair<Any>>,
     /// The length of the longest frame, bytes.
     longest: u32,
-    /// Entries of indirection tables that refer to it.
+    /// Number of entries of indirection tables that refer to the work queue.
     users: AtomicUsize,
 }
 
@@ -42,13 +42,13 @@ pub(crate) struct Wq {
 pub(crate) struct Table {
     abi: ibv_rwq_ind_table,
     queues: Vec<*mut Wq>,
-    /// Queue pairs that use it.
+    /// Number of queue pairs that use the table.
     pub(crate) users: AtomicUsize,
 }
 
 impl Wq {
     fn base(&self) -> ibv_wq {
-        // SAFETY: only its state changes after its creation, and that is a word.
+        // SAFETY: only `state` changes after the creation, and it is one word.
         unsafe { *self.abi.get() }
     }
 }
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn modify_wq(wq: *mut ibv_wq, wanted: *mut ibv_wq_a
             (_, IBV_WQS_ERR) => qp.modify(Modify::Error)?,
             _ => return Err(INVALID),
         }
-        // SAFETY: called with the lock held. A program that reads the field in the meantime reads one word.
+        // SAFETY: the lock is held. A program that reads the field at the same time reads one word.
         unsafe { (&raw mut (*wq.abi.get()).state).write(wanted.wq_state) };
         Ok(())
     })
@@ -170,7 +170,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut ibv_wq) -> c_int {
         }
         let base = whole.base();
         let qpn = whole.qp.lock().qpn();
-        // SAFETY: the program gives it up.
+        // SAFETY: the program must not use the work queue after this call.
         drop(unsafe { live_objects::reclaim(wq.cast::<Wq>()) }?);
         // SAFETY: the completion queue lives as long as its work queues.
         unsafe { discard_completions([base.cq, null_mut()], qpn) }?;
@@ -195,7 +195,7 @@ pub(crate) unsafe extern "C" fn create_table(
         }
         let entries = 1_usize.checked_shl(init.log_ind_tbl_size).filter(|&entries| entries <= MAX_ENTRIES);
         let Some(entries) = entries.filter(|_| !init.ind_tbl.is_null()) else { return Err(INVALID) };
-        // SAFETY: the contract of the manual page: the list has as many entries.
+        // SAFETY: the contract of the manual page: the list has `entries` entries.
         let queues: Vec<_> = (0..entries).map(|at| unsafe { *init.ind_tbl.add(at) }.cast::<Wq>()).collect();
         for &queue in &queues {
             // SAFETY: the contract of the manual page.
@@ -217,10 +217,10 @@ pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> 
         if unsafe { live_objects::find_last(table.cast::<Table>()) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: the program gives it up.
+        // SAFETY: the program must not use the table after this call.
         let table = unsafe { live_objects::reclaim(table.cast::<Table>()) }?;
         for &queue in &table.queues {
-            // SAFETY: work queues live as long as the tables that they are in.
+            // SAFETY: work queues live as long as the tables that refer to them.
             unsafe { live_objects::find(queue) }?.users.fetch_sub(1, Ordering::AcqRel);
         }
         Ok(())
@@ -230,7 +230,7 @@ pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> 
 /// Returns the hash that a program chose, over the queues of a table.
 ///
 /// # Safety
-/// The caller must pass a key as long as the program says.
+/// The caller must pass a key of the length in `wanted`.
 unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Rss, Errno> {
     let has = |field: ibv_rx_hash_fields| wanted.rx_hash_fields_mask & field as u64 != 0;
     let any = |fields: &[ibv_rx_hash_fields]| fields.iter().any(|field| has(*field));
@@ -248,7 +248,7 @@ unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Rss, Errn
     if families || protocols || !is_toeplitz || usize::from(wanted.rx_hash_key_len) != HASH_KEY {
         return Err(INVALID);
     }
-    // SAFETY: guaranteed by the caller; any bytes are a key.
+    // SAFETY: guaranteed by the caller; any bytes are a valid key.
     let key = *unsafe { at(wanted.rx_hash_key.cast::<[u8; HASH_KEY]>()) }?;
     let fields = HashFields {
         ipv4_source: has(IBV_RX_HASH_SRC_IPV4),
@@ -263,7 +263,7 @@ unsafe fn spread(wanted: &ibv_rx_hash_conf, table: Vec<Qpn>) -> Result<Rss, Errn
     Ok(Rss { key, fields, table })
 }
 
-/// Creates a queue pair that receives into the queues of a table. Its own queues are not used.
+/// Creates a queue pair that receives into the queues of a table. Its own queues are unused.
 ///
 /// # Safety
 /// The caller must fulfil the contract of ibv_create_qp_ex(3).
@@ -274,7 +274,7 @@ pub(crate) unsafe fn create_spread(wanted: &ibv_qp_init_attr_ex) -> Result<*mut 
     let pointer = wanted.rwq_ind_tbl.cast::<Table>();
     // SAFETY: guaranteed by the caller.
     let table = unsafe { live_objects::find(pointer) }?;
-    // SAFETY: work queues live as long as the tables that they are in.
+    // SAFETY: work queues live as long as the tables that refer to them.
     let queues = table
         .queues
         .iter()
@@ -292,7 +292,7 @@ pub(crate) unsafe fn create_spread(wanted: &ibv_qp_init_attr_ex) -> Result<*mut 
     let whole = unsafe { Qp::find(qp) }?;
     let outcome = whole.lock().qp.spread(spread);
     if let Err(error) = outcome {
-        // SAFETY: as above, and no program has it.
+        // SAFETY: as above, and the program does not have it yet.
         unsafe { ibv_destroy_qp(qp) };
         return Err(error.into());
     }

@@ -1,4 +1,4 @@
-//! XRC: domains, the objects created in them, and targets that are opened again by their number.
+//! XRC domains, the objects created in them, and targets that `ibv_open_qp` opens again.
 
 use crate::abi::*;
 use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
@@ -23,13 +23,13 @@ use verbs::xrc::XrcDomain;
 pub(crate) struct Xrcd {
     abi: ibv_xrcd,
     domain: XrcDomain,
-    /// The file that identifies it.
+    /// The file that identifies the domain.
     file: Option<File>,
-    /// Targets and queues created in it, which keep it from being closed.
+    /// Number of targets and queues in the domain, which prevent its closing.
     pub(crate) users: AtomicUsize,
 }
 
-/// A file by its device and inode, whatever its name. It identifies one domain on each RDMA device.
+/// A file, identified by its device and inode instead of its name. It identifies one domain on each RDMA device.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct File {
     of: *const Configured,
@@ -40,7 +40,7 @@ struct File {
 // SAFETY: the pointer is only compared.
 unsafe impl Send for File {}
 
-/// The state that the contexts of this process share: domains by their file, targets by their number.
+/// State that the contexts of this process share: domains by file, and targets by QPN.
 struct Shared {
     domains: Vec<(File, XrcDomain, usize)>,
     targets: Vec<(XrcDomain, u32, Weak<Lock<Inner>>)>,
@@ -53,7 +53,7 @@ fn shared() -> Guard<'static, Shared> {
 }
 
 fn file_of(context: &Context, descriptor: c_int) -> Result<File, Errno> {
-    // SAFETY: all zeros is a valid value of this structure, which the kernel fills.
+    // SAFETY: all-zero bytes are a valid value of this structure, which the kernel fills.
     let mut found: libc::stat = unsafe { zeroed() };
     // SAFETY: `found` has room for the structure.
     if unsafe { libc::fstat(descriptor, &mut found) } != 0 {
@@ -62,7 +62,7 @@ fn file_of(context: &Context, descriptor: c_int) -> Result<File, Errno> {
     Ok(File { of: context.configured, device: found.st_dev, inode: found.st_ino })
 }
 
-/// `ibv_open_xrcd(3)`: contexts that open it with the same file have the same domain. A descriptor of -1 opens a new domain.
+/// `ibv_open_xrcd(3)`: contexts that pass the same file open the same domain. A descriptor of -1 opens a new domain.
 pub(crate) unsafe extern "C" fn open_xrcd(
     context: *mut ibv_context,
     wanted: *mut ibv_xrcd_init_attr,
@@ -107,7 +107,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
         if unsafe { live_objects::find_last(xrcd) }?.users.load(Ordering::Acquire) > 0 {
             return Err(BUSY);
         }
-        // SAFETY: nothing created in it is left, and the program gives it up.
+        // SAFETY: no object in the domain is left, and the program must not use it after this call.
         let file = unsafe { live_objects::reclaim(xrcd) }?.file;
         let mut shared = shared();
         shared.domains.retain_mut(|(by, _, opened)| {
@@ -118,7 +118,7 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
     })
 }
 
-/// Removes the receive side: an initiator receives no messages, whatever the attributes of its creation.
+/// Removes the receive queue: an initiator receives no messages with any attributes.
 pub(crate) fn receive_nothing(init: &mut ibv_qp_init_attr) {
     (init.cap.max_recv_wr, init.cap.max_recv_sge) = (0, 0);
     (init.recv_cq, init.srq) = (init.send_cq, null_mut());
@@ -168,7 +168,8 @@ fn publish(
     unsafe { queue_pair::publish(base, inner, false, xrcd) }
 }
 
-/// `ibv_open_qp(3)`: opens a target that this process created in the domain. It is destroyed with the last queue pair that refers to it.
+/// `ibv_open_qp(3)`: opens a target that this process created in the domain. The target is destroyed with the last queue pair that refers
+/// to it.
 pub(crate) unsafe extern "C" fn open_qp(
     _context: *mut ibv_context,
     wanted: *mut ibv_qp_open_attr,
@@ -250,7 +251,7 @@ pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, into: *mut u32) -
     })
 }
 
-/// Releases the objects that a shared receive queue of an XRC domain kept alive.
+/// Releases the objects that a shared receive queue of an XRC domain uses.
 ///
 /// # Safety
 /// The caller must ensure that both are alive.

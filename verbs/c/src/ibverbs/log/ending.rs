@@ -6,7 +6,7 @@ use tracing::{Event, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 thread_local! {
-    /// Whether [`END`] has been dropped. This flag has no destructor, so it can always be read.
+    /// Whether [`END`] has been dropped. The flag has no destructor, so it is always readable.
     static ENDED: Cell<bool> = const { Cell::new(false) };
     static END: ThreadEnd = const { ThreadEnd };
 }
@@ -20,10 +20,10 @@ impl Drop for ThreadEnd {
     }
 }
 
-/// Drops what a thread logs while its thread-local storage is being destroyed, because the layer that writes lines would panic.
+/// Drops the lines that a thread logs while its thread-local storage is being destroyed. The layer that writes lines would panic.
 ///
-/// Thread-local storage is destroyed in the reverse order of its first use. The writer's is used before [`END`], so `END` is destroyed
-/// first.
+/// Thread-local storage is destroyed in the reverse order of its first use. The writer's storage is used before [`END`], so `END` is
+/// destroyed first.
 pub(super) struct WhileItCan;
 
 impl<S: Subscriber> Layer<S> for WhileItCan {

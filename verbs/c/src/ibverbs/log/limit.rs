@@ -1,4 +1,4 @@
-//! Limits the lines that one place in the code logs, because peers and neighbours can cause any number of them.
+//! Limits the number of lines from one place in the code, because peers and neighbours can cause any number of them.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -9,18 +9,18 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// The number of lines that one place in the code logs in one [`PERIOD`].
+/// Maximum number of lines from one place in the code in one [`PERIOD`].
 const MOST: u32 = 20;
-/// Long enough that a flood is a few lines a second, short enough that suppressed lines are soon reported.
+/// Short enough that suppressed lines are soon reported. Together with [`MOST`], allows 2 lines a second.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Suppresses the lines of a place in the code that has logged [`MOST`] of them in a [`PERIOD`].
+/// Suppresses further lines from a place in the code after [`MOST`] of them in a [`PERIOD`].
 #[derive(Default)]
 pub(super) struct Limit {
     places: Mutex<HashMap<Identifier, Place>>,
 }
 
-/// The lines that one place in the code has logged since `began`.
+/// The number of lines from one place in the code since `began`.
 struct Place {
     began: Instant,
     lines: u32,

@@ -1,4 +1,4 @@
-//! Conversions between the addresses of C and those of Rust.
+//! Conversions between C addresses and Rust addresses.
 
 pub(crate) use crate::ibverbs::query::gid_of as gid;
 use crate::rdmacm::errno::{Errno, INVALID, last};
@@ -6,7 +6,7 @@ use libc::{AF_INET, AF_INET6, sockaddr, sockaddr_in, sockaddr_in6};
 use std::ffi::c_int;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Reads an address. Returns `EINVAL` for null, and `EAFNOSUPPORT` for another family than IP.
+/// Reads an address. Returns `EINVAL` for null, and `EAFNOSUPPORT` for a family other than IP.
 ///
 /// # Safety
 /// The caller must pass null, or an address as long as its family requires.
@@ -14,7 +14,7 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno>
     if address.is_null() {
         return Err(INVALID);
     }
-    // SAFETY: an address begins with its family, and the caller guarantees that the family's structure is there. The reads need no
+    // SAFETY: an address begins with its family, and the caller guarantees that it is as long as the family requires. The reads need no
     // alignment.
     unsafe {
         match c_int::from((&raw const (*address).sa_family).read_unaligned()) {
@@ -37,7 +37,7 @@ pub(crate) unsafe fn read(address: *const sockaddr) -> Result<SocketAddr, Errno>
 /// # Safety
 /// The caller must pass room for a `sockaddr_in6`.
 pub(crate) unsafe fn write(into: *mut sockaddr, address: SocketAddr) {
-    // SAFETY: all-zero bytes are addresses, and `into` has room for either.
+    // SAFETY: all-zero bytes are a valid address, and `into` has room for either family.
     unsafe {
         match address.ip() {
             IpAddr::V4(ip) => {
@@ -58,7 +58,7 @@ pub(crate) unsafe fn write(into: *mut sockaddr, address: SocketAddr) {
     }
 }
 
-/// Returns whether an address means all local ones. As in Linux, a loopback address does, too (`cma_any_addr`).
+/// Returns whether an address stands for all local ones. As in Linux, a loopback address does, too (`cma_any_addr`).
 pub(crate) fn is_any(ip: IpAddr) -> bool {
     ip.is_unspecified() || ip.is_loopback()
 }
@@ -72,12 +72,12 @@ pub(crate) fn common_bits(one: IpAddr, other: IpAddr) -> u32 {
     }
 }
 
-/// Returns the source address that the kernel's routes choose towards `peer`. No packet is sent.
+/// Returns the source address of the kernel's route to `peer`. Sends no packet.
 pub(crate) fn kernel_source(peer: IpAddr) -> Result<IpAddr, Errno> {
     let family = if peer.is_ipv4() { AF_INET } else { AF_INET6 };
-    // By system calls: a program may have replaced libc's functions by its own, which call this library.
-    // SAFETY: socket takes plain numbers; all-zero bytes are an address with room for either family, and the length says so; the
-    // descriptor is this function's.
+    // Direct system calls, because a program may replace libc's functions by its own, which call this library.
+    // SAFETY: socket has only numbers as arguments; all-zero bytes are a valid address with room for either family, of the length that is
+    // passed; this function owns the descriptor.
     unsafe {
         let socket = libc::syscall(libc::SYS_socket, family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0);
         if socket < 0 {
@@ -86,7 +86,7 @@ pub(crate) fn kernel_source(peer: IpAddr) -> Result<IpAddr, Errno> {
         let mut place: libc::sockaddr_storage = std::mem::zeroed();
         let mut length = size_of_val(&place) as libc::socklen_t;
         let at = &raw mut place;
-        // Any port will do.
+        // The port has no effect on the route.
         write(at.cast(), SocketAddr::new(peer, 9));
         let asked = libc::syscall(libc::SYS_connect, socket, at, length) == 0
             && libc::syscall(libc::SYS_getsockname, socket, at, &raw mut length) == 0;

@@ -1,4 +1,4 @@
-//! Connections: requests, replies, rejections and disconnections, and the states of their queue pairs.
+//! Connections: requests, replies, rejections and disconnections, and the transitions of their queue pairs.
 
 use crate::abi::*;
 #[cfg(not(test))]
@@ -18,12 +18,12 @@ use verbs::cm::machine::message::QpParameters;
 use verbs::cm::machine::message::service::ServiceStatus;
 use verbs::cm::machine::{CmConnection, State as Phase};
 
-/// The code that Linux requests since 6.3: 0.54 s. With 7 retries, and a timeout that grows to four times as much, a peer that is gone is
-/// reported after 15 s.
+/// The code that Linux requests since 6.3: 0.54 s. The timeout grows to four times that, so with 7 retries an unreachable peer is reported
+/// after 15 s.
 const ACK_TIMEOUT: u8 = 17;
-/// 0.64 ms.
+/// Code of 0.64 ms.
 const MIN_RNR_TIMER: u8 = 12;
-/// The time that Linux waits for an answer: 16 times 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`).
+/// Timeout of Linux for an answer: 16 times 4.3 s (`CMA_CM_RESPONSE_TIMEOUT`, `CMA_MAX_CM_RETRIES`).
 pub(crate) const CM_TIMEOUT: Duration = Duration::from_millis(16 * 4295);
 
 const DATAGRAM_INIT_MASK: u32 = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
@@ -54,7 +54,7 @@ fn datagram_attributes(state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
     Ok((attributes, mask))
 }
 
-/// Returns the attributes for the transition of a connection's queue pair to `state`, with their mask.
+/// Returns the attributes and their mask for the transition of a connection's queue pair to `state`.
 fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno> {
     if id.is_datagram() {
         return datagram_attributes(state);
@@ -102,15 +102,15 @@ fn attributes(id: &Id, state: ibv_qp_state) -> Result<(ibv_qp_attr, u32), Errno>
     Ok((attributes, mask))
 }
 
-/// Moves the identifier's queue pair, if it has one, to `state`. The identifier must not be locked: resolving a peer that is gone takes
-/// seconds, and other requests must not wait for that.
+/// Moves the identifier's queue pair, if it has one, to `state`. The identifier must not be locked: resolving an unreachable peer takes
+/// seconds, and must not delay other requests.
 pub(crate) fn modify(id: &Id, state: ibv_qp_state) -> Result<(), Errno> {
     let _guard = id.lock_queue_pair();
     if id.qp().is_null() {
         return Ok(());
     }
     let (mut attributes, mask) = attributes(id, state)?;
-    // SAFETY: the queue pair is the identifier's own, and stays.
+    // SAFETY: the identifier owns the queue pair, and the guard prevents its destruction.
     verb(unsafe { ibv_modify_qp(id.qp(), &mut attributes, mask as c_int) })
 }
 
@@ -125,7 +125,7 @@ unsafe fn private<'a>(parameters: &rdma_conn_param) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(parameters.private_data.cast(), length) }
 }
 
-/// Returns our parameters as the program wants them, or the largest possible without `wanted`. The peer begins with `psn`.
+/// Returns our parameters as the program chose them, or the maximum without `wanted`. `psn` is the first PSN of the peer.
 fn our_parameters(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> QpParameters {
     let (responder, initiator, rnr_retry) = wanted
         .map_or((u8::MAX, u8::MAX, 7), |w| (w.responder_resources, w.initiator_depth, w.rnr_retry_count));
@@ -144,19 +144,19 @@ fn our_parameters(id: &Id, wanted: Option<&rdma_conn_param>, psn: u32) -> QpPara
         rnr_retry: rnr_retry.min(7),
         srq,
         xrc: id.is_xrc(),
-        // The C interface has no setting for it.
+        // The C interface has no setting for selective repeat.
         selective_repeat: false,
     }
 }
 
-/// Returns the number of the identifier's own queue pair. A queue pair that the program manages itself does not end with the connection.
+/// Returns the QPN of the identifier's own queue pair. A queue pair that the program manages itself does not end with the connection.
 fn own_queue_pair(id: &Id) -> Option<u32> {
     // SAFETY: null, or alive.
     unsafe { id.qp().as_ref() }.map(|qp| qp.qp_num)
 }
 
-/// Returns the ACK timeout code of a side, or the default for 0, which would disable the timeout: a lost packet would stop the connection
-/// permanently.
+/// Returns the ACK timeout code of a side, or the default for 0. Code 0 would disable the timeout, so a lost packet would stop the
+/// connection permanently.
 pub(crate) fn finite(ack_timeout: u8) -> u8 {
     if ack_timeout == 0 { ACK_TIMEOUT } else { ack_timeout }
 }
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_con
     })
 }
 
-/// Handles the peer's reply: moves the queue pair to RTS, and sends RTU. Runs in the program's own thread, because it may wait.
+/// Handles the peer's reply: moves the queue pair to RTS, and sends RTU. Runs in the program's own thread, because it may block.
 pub(crate) fn finish(id: &Id, event: &mut QueuedEvent) {
     if !id.has_queue_pair() {
         return;
@@ -246,7 +246,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     status(|| {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
-        // `finish` has established an identifier with a queue pair.
+        // `finish` has already established the connection of an identifier with a queue pair.
         if id.has_queue_pair() { Err(INVALID) } else { establish(id) }
     })
 }
@@ -255,7 +255,7 @@ pub unsafe extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), Errno> {
     id.with_cm_connection_in(Phase::RequestReceived, |cm_connection| {
         let mut ours = our_parameters(id, wanted, cm_connection.ours.psn);
-        // Not more than the peer requests, or executes.
+        // At most the number that the peer requests, and the number that it executes.
         ours.responder_resources = ours.responder_resources.min(cm_connection.theirs.initiator_depth);
         ours.initiator_depth = ours.initiator_depth.min(cm_connection.theirs.responder_resources);
         cm_connection.ours = ours;
@@ -284,7 +284,7 @@ pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn
             let mut connection = id.lock_in(State::ServiceRequestReceived)?;
             let qpn = our_parameters(id, wanted, 0).qpn;
             datagram::answer(id, &mut connection, ServiceStatus::Valid, qpn, data)?;
-            // The peer has its answer and sends nothing more.
+            // The peer has its answer and sends no further message.
             connection.state = State::ServiceResolved;
             return Ok(());
         }
@@ -327,7 +327,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
         modify(id, IBV_QPS_ERR)?;
-        // Datagrams have no connection.
+        // Datagram identifiers have no connection.
         if id.is_datagram() {
             return Ok(());
         }
@@ -337,7 +337,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
                     machine.disconnect(local, Instant::now(), device);
                     Ok(true)
                 }
-                // Disconnected already, by either side.
+                // One side has already disconnected.
                 Phase::Ended(_) | Phase::DisconnectSent => Ok(false),
                 Phase::RequestSent | Phase::RequestReceived => Err(INVALID),
             })?;

@@ -1,5 +1,5 @@
-//! Datagrams: a sender requests a service's queue pair, and receives its number in the answer (IBA 12.11). There is no connection
-//! afterwards: each side sends by an address handle.
+//! Datagrams: a sender requests the QPN of a service, and the answer contains it (IBA 12.11). No connection exists afterwards: each side
+//! sends by an address handle.
 
 use crate::abi::*;
 use crate::rdmacm::address;
@@ -18,10 +18,10 @@ use verbs::cm::machine::message::service::{ServiceReply, ServiceRequest, Service
 use verbs::cm::machine::message::{self, Kind, Mad, Pending, Sent};
 use verbs::cm::machine::unresolved::Unresolved;
 
-/// The key of all datagram queue pairs that librdmacm creates.
+/// The Q_Key of all datagram queue pairs that librdmacm creates.
 pub(crate) const QKEY: u32 = 0x0123_4567;
 
-/// Requests the queue pair of the service at the identifier's destination.
+/// Requests the QPN of the service at the identifier's destination.
 pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Result<(), Errno> {
     let (Some(source), Some(destination)) = (connection.source, connection.destination) else {
         return Err(INVALID);
@@ -47,7 +47,7 @@ pub(crate) fn connect(id: &Id, connection: &mut Connection, data: &[u8]) -> Resu
     Ok(())
 }
 
-/// Answers the requester. The answer is kept for a repeated request, in case it is lost.
+/// Answers the requester. The answer is kept for copies of the request, in case it is lost.
 pub(crate) fn answer(
     id: &Id,
     connection: &mut Connection,
@@ -68,7 +68,7 @@ pub(crate) fn answer(
     Ok(())
 }
 
-/// Handles a peer's reply: its queue pair, or the reason why it has none for this side.
+/// Handles the answer of a peer: the QPN of its service, or the reason of its refusal.
 pub(crate) fn on_reply(device: &Device, tables: &Tables, from: IpAddr, mad: &Mad) {
     let Some(id) = tables.find(message::ids(mad).0).filter(|id| id.is_datagram()) else { return };
     let mut connection = id.lock();
@@ -113,7 +113,7 @@ pub(crate) fn on_request(
     if let Some(known) = tables.find_requested((from, remote)) {
         let connection = known.lock();
         if let (Some(answer), Ok((source, destination))) = (&connection.answer, connection.addresses()) {
-            // If it is lost again, the peer repeats its request.
+            // If the answer is lost again, the peer repeats its request.
             let _ = device.send(source, destination, answer);
         }
         return Ok(());
@@ -127,7 +127,7 @@ pub(crate) fn on_request(
         let status = ServiceStatus::NotSupported as u8;
         ServiceReply { status, qpn: 0, service: request.service, qkey: 0 }.write(&mut mad);
         if let Ok(own) = device.address_towards(from) {
-            // If it is lost, the peer repeats its request.
+            // If the answer is lost, the peer repeats its request.
             let _ = device.send(own, from, &mad);
         }
         return Ok(());
@@ -140,7 +140,7 @@ pub(crate) fn on_request(
     let connection = Connection {
         state: State::ServiceRequestReceived,
         source: Some(request.destination),
-        // The packet's source is the peer's address, whatever the message contains.
+        // The identifier uses the source address of the packet, not the address in the message.
         destination: Some(SocketAddr::new(from, request.source.port())),
         context: device.context.addr(),
         remote,
@@ -155,7 +155,7 @@ pub(crate) fn on_request(
         Ok(())
     })?;
     let private = message::private_data(mad, Kind::ServiceRequest).to_vec();
-    // SAFETY: as above, and nothing has seen the identifier.
+    // SAFETY: as above, and no other code has the identifier yet.
     unsafe { incoming::report(listener, child, Parameters::Datagram(rdma_ud_param::default()), private) };
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The process's devices, opened once and kept open, as in librdmacm.
+//! The devices of the process, opened once and kept open, as in librdmacm.
 
 use crate::abi::*;
 use crate::ibverbs::context::Context;
@@ -21,19 +21,19 @@ pub(crate) const MAX_RD_ATOMIC: u8 = 16;
 
 /// A device's queue pair 1. No method blocks.
 pub(crate) trait ManagementQueuePair: Send + Sync {
-    /// Sends a datagram, also from an address that the device no longer has.
+    /// Sends a datagram, also from an address that the device has lost.
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno>;
-    /// Returns whether a peer's Ethernet address is known, and starts to resolve it if not. Returns an error if the peer does not answer.
+    /// Returns whether a peer's Ethernet address is resolved. Starts to resolve it if not. Returns an error if the peer does not answer.
     fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno>;
     /// Returns the oldest received datagram and its sender.
     fn receive(&self) -> Option<(IpAddr, Mad)>;
-    /// Moves a queue pair whose connection has ended to the error state. Does nothing if the queue pair is gone.
+    /// Moves a queue pair whose connection has ended to the error state. Does nothing if the queue pair was destroyed.
     fn end(&self, qpn: u32);
-    /// Returns the device's addresses at the moment.
+    /// Returns the device's current addresses.
     fn gids(&self) -> GidTable;
     /// Returns the code of the active path MTU.
     fn mtu(&self) -> u8;
-    /// Returns whether the device works no more, for example because its interface was removed.
+    /// Returns whether the device has stopped, for example because its interface was removed.
     fn has_ended(&self) -> bool {
         false
     }
@@ -49,12 +49,12 @@ impl ManagementQueuePair for ManagementPort {
     }
 
     fn poll_resolution(&self, peer: IpAddr) -> Result<bool, Errno> {
-        // A host that forges source addresses must not fill the log.
+        // A host that forges source addresses could otherwise fill the log.
         ManagementPort::poll_resolution(self, peer).map_err(Errno::without_log)
     }
 
     fn receive(&self) -> Option<(IpAddr, Mad)> {
-        // A stopped core has received nothing.
+        // A stopped core returns no datagrams.
         ManagementPort::receive(self).unwrap_or_default()
     }
 
@@ -79,7 +79,7 @@ impl ManagementQueuePair for ManagementPort {
     }
 }
 
-/// An object of libibverbs for programs that pass none. It is kept for the life of the process, as the device is.
+/// An object of libibverbs for programs that pass none. It exists as long as the process, as the device does.
 pub(crate) struct ProcessObject<T>(OnceLock<Result<*mut T, Errno>>);
 
 // SAFETY: libibverbs' objects may be used from any thread.
@@ -92,13 +92,13 @@ impl<T> ProcessObject<T> {
         Self(OnceLock::new())
     }
 
-    /// Returns an object that could not be created.
+    /// Returns an object whose creation failed.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn missing() -> Self {
         Self(OnceLock::from(Err(Errno(libc::ENOMEM))))
     }
 
-    /// Returns the object, which `make` creates for the first caller.
+    /// Returns the object. Creates it by `make` at the first call.
     pub(crate) fn get_or_create(
         &self,
         make: impl FnOnce() -> Result<*mut T, Errno>,
@@ -109,7 +109,7 @@ impl<T> ProcessObject<T> {
 
 pub(crate) struct Device {
     pub(crate) context: *mut ibv_context,
-    /// Readable while datagrams are queued.
+    /// Descriptor that is readable while datagrams are queued.
     pub(crate) descriptor: RawFd,
     pub(crate) management: Box<dyn ManagementQueuePair>,
     pub(crate) domain: ProcessObject<ibv_pd>,
@@ -143,7 +143,7 @@ pub(crate) fn device_of(ours: IpAddr) -> Result<&'static Device, Errno> {
     devices()?.iter().find(has).ok_or(Errno(libc::EADDRNOTAVAIL))
 }
 
-/// Returns the device with this context, as a number; `None` for 0.
+/// Returns the device with the context at this address; `None` for 0.
 pub(crate) fn device_with(context: usize) -> Option<&'static Device> {
     let is_it = |device: &&Device| context != 0 && device.context.addr() == context;
     #[cfg(any(test, fuzzing))]
@@ -153,8 +153,8 @@ pub(crate) fn device_with(context: usize) -> Option<&'static Device> {
     devices().ok()?.iter().find(is_it)
 }
 
-/// Returns the device for a peer, our address on it, and the peer's address: the device that has the peer's address itself, or that of the
-/// kernel's route, or else the one whose address has the most leading bits in common with the peer's.
+/// Returns the device for a peer, our address on it, and the peer's address. Prefers the device that has the peer's address itself, then
+/// that of the kernel's route, then the one whose address has the most leading bits in common with the peer's.
 pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), Errno> {
     let devices = devices()?;
     let leads = |device: &'static Device| {
@@ -176,12 +176,13 @@ pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), E
     {
         return Ok((device, from, peer));
     }
-    // Among equals, the first.
+    // The first of several equal ones.
     let nearest = routes.rev().max_by_key(|(_, from, to)| address::common_bits(*from, *to));
     nearest.ok_or(Errno(libc::ENETUNREACH))
 }
 
-/// Returns the devices on which other processes may have a conflicting claim: all for the unspecified address, else the address's one.
+/// Returns the devices on which other processes may have a conflicting claim: all for the unspecified address, else the device with the
+/// address.
 pub(crate) fn devices_of(claim: &Claim) -> Result<impl Iterator<Item = &'static Device> + Clone, Errno> {
     let (all, one) = match claim.at.is_unspecified() {
         true => (devices()?, None),
@@ -191,7 +192,7 @@ pub(crate) fn devices_of(claim: &Claim) -> Result<impl Iterator<Item = &'static 
 }
 
 impl Device {
-    /// Opens all devices of libibverbs. Omits those that can't be opened, unless none can.
+    /// Opens all devices of libibverbs. Omits those that cannot be opened, and fails if none can.
     fn open_all() -> Result<Vec<Self>, Errno> {
         // SAFETY: the list is null or ends with null, and is freed once.
         unsafe {
@@ -222,7 +223,7 @@ impl Device {
         Ok(Self { context, descriptor, management, domain, xrc_domain, machine })
     }
 
-    /// Returns the device's addresses at the moment.
+    /// Returns the device's current addresses.
     pub(crate) fn gids(&self) -> GidTable {
         self.management.gids()
     }
@@ -232,7 +233,7 @@ impl Device {
         self.management.mtu()
     }
 
-    /// Locks the connections of this process. An identifier's connection may be locked before it.
+    /// Locks the connections of this process. A thread that locks both locks an identifier's connection first.
     pub(crate) fn machine(&self) -> MutexGuard<'_, Machine<Self>> {
         self.machine.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -253,7 +254,7 @@ impl Device {
     pub(crate) fn claim(&self, claim: &Claim) -> Result<(), Errno> {
         let Some(siblings) = self.management.siblings() else { return Ok(()) };
         siblings.claim(claim).map_err(|error| {
-            // An errno says neither which process has the service nor what to do.
+            // The errno contains neither the process with the service nor the remedy.
             if !matches!(error, ClaimError::Taken { .. }) {
                 tracing::error!("service {:#x}: {error}", claim.service);
             }
@@ -271,7 +272,7 @@ impl Device {
         self.gids().position(ip).and_then(|index| u8::try_from(index).ok()).ok_or(Errno(libc::EADDRNOTAVAIL))
     }
 
-    /// Returns our address towards a peer: the first of its family. Only a link-local address serves a link-local peer; any serves a group.
+    /// Returns our address for a peer: the first of its family. A link-local peer requires a link-local address; a group accepts any.
     pub(crate) fn address_towards(&self, peer: IpAddr) -> Result<IpAddr, Errno> {
         let gids = self.gids();
         let same = |ip: &IpAddr| ip.is_ipv4() == peer.is_ipv4() && is_link_local(ip) == is_link_local(&peer);
@@ -280,7 +281,7 @@ impl Device {
         found.ok_or(Errno(libc::ENETUNREACH))
     }
 
-    /// Returns the destination that a program means: the loopback address and the unspecified one mean this device itself.
+    /// Returns the destination for an address of the program: the loopback and the unspecified address select this device itself.
     pub(crate) fn destination(&self, wanted: IpAddr) -> Result<IpAddr, Errno> {
         if !address::is_any(wanted) {
             return Ok(wanted);

@@ -1,4 +1,4 @@
-//! Addresses from names, and endpoints that one call creates.
+//! Resolution of names, and endpoints that one call creates.
 
 #[cfg(test)]
 mod tests;
@@ -13,10 +13,11 @@ use crate::rdmacm::resolve::{rdma_resolve_addr, rdma_resolve_route};
 use crate::rdmacm::shared;
 use std::ffi::{c_char, c_int};
 
-/// The time limit for resolving an address or a route, ms.
+/// Timeout of the resolution of an address or a route, ms.
 const RESOLVE_TIMEOUT_MS: c_int = 2000;
 
-/// `rdma_getaddrinfo(3)`: 0, a code of `getaddrinfo(3)`, or -1 with `errno` set. Without names the result has the hints' addresses.
+/// `rdma_getaddrinfo(3)`: returns 0, a code of `getaddrinfo(3)`, or -1 with `errno` set. Without names the result contains the hints'
+/// addresses.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -28,7 +29,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     if result.is_null() || (!named && hints.is_null()) {
         return status(|| Err(INVALID));
     }
-    // SAFETY: null, or the program's hints, whose addresses are as long as they say; the place for the result is the program's.
+    // SAFETY: null, or the program's hints, whose addresses have the lengths in the hints; the program provides the place for the result.
     unsafe {
         let hints = hints.as_ref().copied().unwrap_or_default();
         let info = libc::calloc(1, size_of::<rdma_addrinfo>()).cast::<rdma_addrinfo>();
@@ -48,10 +49,10 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     }
 }
 
-/// Copies the hints, for a program that provides its addresses.
+/// Copies the hints, for a program that provides the addresses.
 ///
 /// # Safety
-/// The caller must pass hints whose destination is as long as they say.
+/// The caller must pass hints whose destination has the length in the hints.
 unsafe fn copy_hints(hints: &rdma_addrinfo, info: &mut rdma_addrinfo) -> c_int {
     (info.ai_flags, info.ai_family) = (hints.ai_flags, hints.ai_family);
     (info.ai_qp_type, info.ai_port_space) = (hints.ai_qp_type, hints.ai_port_space);
@@ -73,7 +74,7 @@ unsafe fn copy(
         return 0;
     }
     let bytes = length as usize;
-    // SAFETY: the block is calloc's, and at least as large as what is copied; `rdma_freeaddrinfo` frees it.
+    // SAFETY: calloc allocated the block, which is at least as large as the copied bytes; `rdma_freeaddrinfo` frees it.
     unsafe {
         let place = libc::calloc(1, bytes.max(size_of::<libc::sockaddr_storage>())).cast::<u8>();
         if place.is_null() {
@@ -97,7 +98,7 @@ unsafe fn find(
 ) -> c_int {
     let passive = hints.ai_flags as u32 & RAI_PASSIVE != 0;
     let flag = |ours: u32, theirs: c_int| if hints.ai_flags as u32 & ours != 0 { theirs } else { 0 };
-    // SAFETY: all-zero bytes are hints; each text is null or NUL-terminated; what is found is freed below.
+    // SAFETY: all-zero bytes are valid hints; each text is null or NUL-terminated; the result is freed below.
     unsafe {
         let mut asked: libc::addrinfo = std::mem::zeroed();
         asked.ai_flags = flag(RAI_PASSIVE, libc::AI_PASSIVE) | flag(RAI_NUMERICHOST, libc::AI_NUMERICHOST);
@@ -121,7 +122,7 @@ unsafe fn find(
     }
 }
 
-/// Fills in what the hints specify for an address. If only one of queue pair type and port space is given, the other follows from it.
+/// Fills in the properties of an address from the hints. If only one of queue pair type and port space is given, it determines the other.
 fn describe(hints: &rdma_addrinfo, family: c_int, info: &mut rdma_addrinfo) {
     let datagrams = hints.ai_qp_type == IBV_QPT_UD as c_int || hints.ai_port_space == RDMA_PS_UDP as c_int;
     let or = |given: c_int, else_: c_int| if given == 0 { else_ } else { given };
@@ -135,7 +136,7 @@ fn describe(hints: &rdma_addrinfo, family: c_int, info: &mut rdma_addrinfo) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     let mut next = info;
-    // SAFETY: a list of `rdma_getaddrinfo`'s, each block freed once.
+    // SAFETY: a list of `rdma_getaddrinfo`, of which each block is freed once.
     while let Some(info) = unsafe { next.as_ref() } {
         let (this, following) = (next, info.ai_next);
         // SAFETY: as above.
@@ -212,7 +213,7 @@ pub unsafe extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
     });
 }
 
-/// Gives a connection request's identifier a channel of its own, and a queue pair if its listener has a template.
+/// Moves a connection request's identifier to its own channel. Creates its queue pair if its listener has a template.
 ///
 /// # Safety
 /// The caller must pass a domain and attributes whose objects are null or alive.
@@ -246,7 +247,7 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *m
                 Id::destroy(child);
             })?;
             let child = &*child;
-            // The program may read the request's private data until its next call.
+            // The program may read the private data of the request until its next call.
             (*child.abi()).event = event;
             *place = child.abi();
         }
@@ -258,7 +259,7 @@ pub unsafe extern "C" fn rdma_get_request(listener: *mut rdma_cm_id, id: *mut *m
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_context {
     let devices = devices().unwrap_or_default();
-    // SAFETY: null, or room for a number; calloc takes any sizes, and the list has room for all and the null that ends it.
+    // SAFETY: null, or room for a number; calloc accepts any sizes, and the list has room for all devices and the terminating null pointer.
     unsafe {
         let list = libc::calloc(devices.len() + 1, size_of::<*mut ibv_context>()).cast::<*mut ibv_context>();
         if let Some(count) = count.as_mut() {
@@ -274,6 +275,6 @@ pub unsafe extern "C" fn rdma_get_devices(count: *mut c_int) -> *mut *mut ibv_co
 /// `rdma_free_devices(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: null, or what `rdma_get_devices` got from calloc.
+    // SAFETY: null, or a list that `rdma_get_devices` allocated by calloc.
     unsafe { libc::free(list.cast()) };
 }

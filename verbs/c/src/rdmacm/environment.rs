@@ -1,4 +1,4 @@
-//! The state machine's device and program: datagrams of queue pair 1, and events of identifiers.
+//! Environment of the state machine: datagrams of queue pair 1, and events of identifiers.
 
 use crate::abi::*;
 use crate::rdmacm::connect::finite;
@@ -71,13 +71,13 @@ impl Environment for Device {
         // SAFETY: the caller has locked the machine.
         let child = unsafe { incoming::create(self, &*listener.0, connection, |_| Ok(())) }?;
         cm_connection.program = Some(Handle(child));
-        // SAFETY: as above, and nothing has seen the identifier.
+        // SAFETY: as above, and no other code has the identifier yet.
         unsafe { incoming::report(&*listener.0, child, parameters, private) };
         Ok(())
     }
 
-    /// Its queue pair goes on until the program ends it, as on Linux: a Linux peer may send its DREQ before its last ACK. As rdma-core does,
-    /// a rejection alone ends it.
+    /// Reports an event to the program. As in rdma-core, only a rejection moves the queue pair to the error state. After a disconnection
+    /// the queue pair works until the program ends it, as on Linux: a Linux peer may send its DREQ before its last ACK.
     fn report(&self, cm_connection: &mut CmConnection<Handle>, event: Event<Errno>) {
         let (kind, status) = match event {
             Event::ReplyReceived => (RDMA_CM_EVENT_CONNECT_RESPONSE, 0),
@@ -108,8 +108,8 @@ impl Environment for Device {
     }
 }
 
-/// Returns the parameters of the peer, as the program reads them: the requests that the peer begins are those that this side answers, and
-/// the other way round.
+/// Returns the parameters of the peer, as the program reads them: the number of READs and atomics that the peer sends is the number that
+/// this side executes, and vice versa.
 fn parameters(cm_connection: &CmConnection<Handle>) -> rdma_conn_param {
     rdma_conn_param {
         responder_resources: cm_connection.theirs.initiator_depth,

@@ -1,4 +1,4 @@
-//! Errors as librdmacm reports them: -1 and `errno`.
+//! Errors as librdmacm returns them: -1 and `errno`.
 
 use crate::errno::catch_panic;
 use std::ffi::c_int;

@@ -1,4 +1,4 @@
-//! Event channels, and events from the connection manager to the program.
+//! Event channels, through which the program receives the events of its identifiers.
 
 use crate::abi::*;
 use crate::cancel;
@@ -20,7 +20,7 @@ pub(crate) struct EventChannel {
 
 struct State {
     queued: VecDeque<QueuedEvent>,
-    /// Signals of removed events that threads have already read, or that could not be withdrawn.
+    /// Number of signals of removed events that threads have already read, or that could not be withdrawn.
     read: usize,
     end: End,
 }
@@ -28,7 +28,7 @@ struct State {
 /// The state of a channel: open, or destroyed by the program.
 enum End {
     Open(EventFd),
-    /// The thread that destroyed it, and whether its descriptor blocked.
+    /// The thread that destroyed the channel, and whether the descriptor was blocking.
     Destroyed {
         by: libc::pthread_t,
         blocked: bool,
@@ -41,14 +41,14 @@ fn this_thread() -> libc::pthread_t {
     unsafe { libc::pthread_self() }
 }
 
-/// Channels that programs destroyed lately. On Linux a thread that waits on a channel keeps waiting when another one destroys it, and
-/// programs (`rping`) have a thread that does nothing else until the process ends. Here such a thread may arrive a moment later: it finds
-/// that the channel is destroyed, and waits too.
+/// Channels that programs destroyed recently. On Linux a thread that waits on a channel keeps waiting when another thread destroys the
+/// channel. Programs such as `rping` have a thread that does so until the process ends. Such a thread may call after the destruction: it
+/// then finds that the channel is destroyed, and also waits.
 static DESTROYED: Mutex<VecDeque<Box<EventChannel>>> = Mutex::new(VecDeque::new());
-/// The number of destroyed channels that are kept, of 150 bytes each.
+/// Maximum number of destroyed channels that are kept, of 150 bytes each.
 const MAX_DESTROYED: usize = 64;
 
-/// An event that the program has not taken yet.
+/// An event that the program has not received yet.
 pub(crate) struct QueuedEvent {
     pub(crate) id: *mut Id,
     pub(crate) listener: *mut Id,
@@ -63,12 +63,12 @@ pub(crate) struct QueuedEvent {
 pub(crate) enum Parameters {
     Connection(rdma_conn_param),
     Datagram(rdma_ud_param),
-    /// Of a multicast join. The private data is the program's own pointer.
+    /// Parameters of a multicast join. The private data is the program's own pointer.
     Group(rdma_ud_param),
 }
 
 impl Parameters {
-    /// Converts to the form that the program reads, whose private data points to `private`.
+    /// Converts the parameters to the program's structure, whose private data points to `private`.
     fn show(self, private: &[u8]) -> rdma_cm_event__bindgen_ty_1 {
         let (data, length) = match private {
             [] => (std::ptr::null(), 0),
@@ -87,13 +87,14 @@ impl Parameters {
 }
 
 impl QueuedEvent {
-    /// Returns the identifier that counts the event as unacknowledged. A request belongs to its listener until the program knows the new identifier.
+    /// Returns the identifier that counts the event as unacknowledged. For a request this is the listener, until the program has the new
+    /// identifier.
     fn holder(&self) -> *mut Id {
         if self.listener.is_null() { self.id } else { self.listener }
     }
 }
 
-// SAFETY: the pointers are identifiers, which are not destroyed before no event refers to them.
+// SAFETY: the pointers are identifiers, which are not destroyed while an event refers to them.
 unsafe impl Send for QueuedEvent {}
 
 /// An event that the program has not acknowledged.
@@ -103,7 +104,7 @@ struct DeliveredEvent {
     private: Vec<u8>,
 }
 
-/// The number of an identifier's events that the program has taken and not acknowledged. The identifier is not destroyed before.
+/// The number of an identifier's events that the program has received and not acknowledged. The identifier is not destroyed before it is 0.
 #[derive(Default)]
 pub(crate) struct UnacknowledgedEvents {
     count: Mutex<usize>,
@@ -115,7 +116,7 @@ impl UnacknowledgedEvents {
         *self.count.lock().unwrap_or_else(PoisonError::into_inner) += 1;
     }
 
-    /// Counts one event less. The identifier may be freed as soon as the lock is released, so it is not accessed after that.
+    /// Subtracts one event. The identifier may be freed as soon as the lock is released, so it is not accessed after that.
     fn remove(&self) {
         let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
         *count -= 1;
@@ -156,7 +157,7 @@ impl EventChannel {
         }
     }
 
-    /// Takes the next event, and waits for it if the descriptor blocks.
+    /// Removes and returns the next event. Waits for it if the descriptor blocks.
     fn take(&self) -> Result<QueuedEvent, Errno> {
         loop {
             if !cancel::take_event(self.abi.fd) {
@@ -168,8 +169,8 @@ impl EventChannel {
         }
     }
 
-    /// Removes the event that the descriptor announced, unless its identifier has been destroyed. The event counts as unacknowledged
-    /// before the lock is released: `rdma_destroy_id` either removes the event itself or waits until the program acknowledges it.
+    /// Removes the event that the descriptor signalled, unless its identifier has been destroyed. The event counts as unacknowledged before
+    /// the lock is released: `rdma_destroy_id` either removes the event itself or waits until the program acknowledges it.
     fn pop_announced(&self) -> Option<QueuedEvent> {
         let mut state = self.lock();
         if state.read > 0 {
@@ -177,7 +178,7 @@ impl EventChannel {
             return None;
         }
         let event = state.queued.pop_front()?;
-        // SAFETY: an identifier is alive while one of its events is queued, and they stay queued until this lock is released.
+        // SAFETY: an identifier is alive while one of its events is queued, and the events stay queued until this lock is released.
         let holder = unsafe { &*event.holder() };
         holder.unacknowledged.add();
         if event.kind == RDMA_CM_EVENT_CONNECT_REQUEST {
@@ -186,16 +187,16 @@ impl EventChannel {
         Some(event)
     }
 
-    /// Returns whether the channel is destroyed and the caller must keep waiting: all threads but the one that destroyed it wait until the
-    /// process ends, as they would if they had arrived a moment earlier.
+    /// Returns whether the channel is destroyed and the caller must keep waiting. All threads except the one that destroyed the channel
+    /// wait until the process ends, as threads do that waited before the destruction.
     fn must_keep_waiting(&self) -> Result<bool, Errno> {
         let End::Destroyed { by, blocked } = self.lock().end else { return Ok(false) };
         if blocked && by != this_thread() { Ok(true) } else { Err(Errno(libc::EBADF)) }
     }
 
-    /// Closes the descriptor. The memory is kept for a while.
+    /// Closes the descriptor. The memory is kept in [`DESTROYED`].
     fn end(self: Box<Self>) {
-        // SAFETY: the descriptor is open, or the kernel refuses.
+        // SAFETY: the descriptor is open, or the kernel returns an error.
         let flags = unsafe { libc::fcntl(self.abi.fd, libc::F_GETFL) };
         let gone = End::Destroyed { by: this_thread(), blocked: flags & libc::O_NONBLOCK == 0 };
         let mut state = self.lock();
@@ -213,23 +214,24 @@ impl EventChannel {
         self.lock().queued.is_empty()
     }
 
-    /// Removes the events of an identifier. Returns the identifiers that only those events refer to, which the program never saw.
+    /// Removes the events of an identifier. Returns the identifiers to which only those events refer, and which the program never received.
     pub(crate) fn discard_events(&self, id: *mut Id) -> Vec<*mut Id> {
         let removed = self.lock().remove(|event| event.id == id || event.listener == id);
         removed.into_iter().filter(|event| event.listener == id).map(|event| event.id).collect()
     }
 
-    /// Moves the events of an identifier to another channel. Requests to it move too, with the identifiers that only they refer to and
-    /// the events of these.
+    /// Moves the events of an identifier to another channel. Requests to it are moved, too, with the identifiers to which only they refer
+    /// and the events of these.
     ///
     /// # Safety
-    /// The caller must pass a live channel, and keep the identifier in its channel by [`Id::lock_channel`].
+    /// The caller must pass a live channel, and hold the guard of [`Id::lock_channel`].
     pub(crate) unsafe fn move_events(&self, id: *mut Id, to: *mut rdma_event_channel) {
         let mut moved = self.lock().remove(|event| event.id == id || event.listener == id);
         let children: Vec<_> =
             moved.iter().filter(|event| event.listener == id).map(|event| event.id).collect();
         for child in children {
-            // SAFETY: only its request refers to it, which the program can no longer take, so nothing destroys it.
+            // SAFETY: only the request refers to it, and the program can no longer receive that request, so nothing destroys the
+            // identifier.
             let child_id = unsafe { &*child };
             let _guard = child_id.lock_channel();
             // SAFETY: an identifier's structure is written under its lock.
@@ -243,8 +245,8 @@ impl EventChannel {
 }
 
 impl State {
-    /// Removes the events that `chosen` selects, and withdraws their signals from the descriptor: a program that polls would
-    /// otherwise wait for an event that is gone.
+    /// Removes the events that `chosen` selects, and withdraws their signals from the descriptor. Otherwise a program that polls would wait
+    /// for a removed event.
     fn remove(&mut self, chosen: impl Fn(&QueuedEvent) -> bool) -> VecDeque<QueuedEvent> {
         let (removed, kept): (VecDeque<_>, _) =
             std::mem::take(&mut self.queued).into_iter().partition(chosen);
@@ -257,7 +259,7 @@ impl State {
     }
 }
 
-/// Takes the next event of a channel, for the program.
+/// Removes the next event of a channel, and converts it for the program.
 ///
 /// # Safety
 /// The caller must pass a live channel.
@@ -284,7 +286,7 @@ fn show(mut event: QueuedEvent) -> *mut rdma_cm_event {
     Box::into_raw(Box::new(DeliveredEvent { abi, private: event.private })).cast()
 }
 
-/// Takes the next event of a channel, if there is one.
+/// Removes the next event of a channel, if there is one, and converts it for the program.
 ///
 /// # Safety
 /// The caller must pass null or a live channel.
@@ -295,7 +297,7 @@ pub(crate) unsafe fn next_now(channel: *mut rdma_event_channel) -> Option<*mut r
     if empty { None } else { unsafe { next(channel) }.ok() }
 }
 
-/// Returns the data that the peer sent with an event of a connection.
+/// Returns the peer's private data in an event of a connection.
 ///
 /// # Safety
 /// The caller must pass an event that `next` returned and that has not been acknowledged.
@@ -317,7 +319,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
     if !channel.is_null() {
-        // SAFETY: `EventChannel::create` created the box, and the program gives it up.
+        // SAFETY: `EventChannel::create` created the box, and the program must not use it after this call.
         unsafe { Box::from_raw(channel.cast::<EventChannel>()) }.end();
     }
 }
@@ -367,7 +369,7 @@ pub unsafe extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
         // SAFETY: the contract of the manual page.
         let abi = unsafe { *out(event)? };
         let holder = if abi.listen_id.is_null() { abi.id } else { abi.listen_id };
-        // SAFETY: `next` created the box, and the program gives it up.
+        // SAFETY: `next` created the box, and the program must not use it after this call.
         drop(unsafe { Box::from_raw(event.cast::<DeliveredEvent>()) });
         // SAFETY: an identifier is not destroyed before its events are acknowledged.
         unsafe { &*holder.cast::<Id>() }.unacknowledged.remove();

@@ -1,4 +1,4 @@
-//! Peers of any kind before a server: what a fuzzer, or a test by seed, has them say and in which order.
+//! Runs a server with arbitrary messages of peers in arbitrary order, for a fuzzer or a seeded test.
 
 use crate::abi::*;
 use crate::rdmacm::events::{next_now, rdma_ack_cm_event, rdma_destroy_event_channel};
@@ -31,17 +31,18 @@ const STATES: [State; 7] = [
     State::Ended(End::Disconnected),
 ];
 
-/// The peers: two that answer, and one that is not found.
+/// The peers: two that answer ARP, and one that does not.
 const PEERS: [[u8; 4]; 3] = [[10, 9, 0, 1], [10, 9, 0, 2], [10, 9, 0, 3]];
 
-/// The queue pair of every connection.
+/// QPN of every connection.
 const QUEUE_PAIR: u32 = 0x901;
 
-/// Plays `bytes`. The server must give each message at most one answer, send at most one message for each connection and each source that has
-/// been resolved when it runs its timers, keep no more events than its backlog and its connections allow, and let all of it be destroyed.
+/// Runs the steps that `bytes` encode. The server must send at most one answer to each message. When it runs its timers, it must send at
+/// most one message for each connection and each resolved source. It must queue no more events than its backlog and its connections allow.
+/// All its objects must be destructible afterwards.
 ///
 /// # Panics
-/// Panics if it does not.
+/// Panics if the server violates one of these conditions.
 pub fn run(bytes: &[u8]) {
     let peers = PEERS.map(IpAddr::from);
     {
@@ -62,7 +63,7 @@ pub fn run(bytes: &[u8]) {
             0 => {
                 let state = STATES[usize::from(byte()) % STATES.len()];
                 let id = server.connection(peer, state, QUEUE_PAIR);
-                // SAFETY: destroyed below only.
+                // SAFETY: the identifier is only destroyed below.
                 known.push(unsafe { &*id }.lock().local);
                 ids.push(id);
                 0
@@ -98,7 +99,7 @@ pub fn run(bytes: &[u8]) {
     end(server, ids, known);
 }
 
-/// Returns the number of messages that were sent to the peers since the last call. Tests beside this one have peers of their own.
+/// Returns the number of messages that were sent to the peers since the last call. Tests that run in parallel have other peers.
 fn take_sent(peers: &[IpAddr]) -> usize {
     let mut network = network();
     let before = network.sent.len();
@@ -106,9 +107,9 @@ fn take_sent(peers: &[IpAddr]) -> usize {
     before - network.sent.len()
 }
 
-/// The program takes its events, and keeps the identifiers of requests.
+/// Receives the events of the program, and keeps the identifiers of requests.
 fn take_events(server: &Server, ids: &mut Vec<*mut Id>, known: &mut Vec<u32>) {
-    // SAFETY: the channel is alive, each event is given back once, and its identifier lives until the end.
+    // SAFETY: the channel is alive, each event is acknowledged once, and its identifier lives until the end.
     unsafe {
         while let Some(event) = next_now(server.channel) {
             if (*event).event == RDMA_CM_EVENT_CONNECT_REQUEST {
@@ -121,16 +122,16 @@ fn take_events(server: &Server, ids: &mut Vec<*mut Id>, known: &mut Vec<u32>) {
     }
 }
 
-/// Nothing refers to an identifier any more: all can be destroyed.
+/// Destroys all identifiers, to which nothing refers any more.
 fn end(server: Server, mut ids: Vec<*mut Id>, mut known: Vec<u32>) {
     take_events(&server, &mut ids, &mut known);
     let (channel, listener) = (server.channel, server.listener);
     ids.push(listener);
     for id in ids {
-        // SAFETY: nothing uses them, and no event names them.
+        // SAFETY: nothing uses the identifiers, and no event refers to them.
         unsafe { Id::destroy(id) };
     }
-    // SAFETY: no identifier is in it.
+    // SAFETY: the channel has no identifiers.
     unsafe { rdma_destroy_event_channel(channel) };
     server.end();
 }

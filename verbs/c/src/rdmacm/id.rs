@@ -1,4 +1,4 @@
-//! Identifiers: a program's handle of a connection, or of a port that it listens on.
+//! Identifiers: the program's handle of a connection, or of a listener.
 
 #[cfg(test)]
 mod tests;
@@ -33,19 +33,20 @@ pub(crate) struct Id {
     modifying: Mutex<()>,
     /// Locked while an event is sent to the channel, and while the identifier moves to another channel.
     reporting: Mutex<()>,
-    /// Whether it has a channel of its own. Calls then wait for their events.
+    /// Whether the identifier has its own channel. Calls then wait for their events.
     synchronous: AtomicBool,
-    /// The process that created it; a forked process inherits only the memory.
+    /// The process that created the identifier. A forked process inherits only the memory.
     pub(crate) process: Process,
 }
 
-// SAFETY: locks protect what changes, or it is in the structure that the program and this library share by the rules of the
-// manual pages; the pointers in it are those of libibverbs, which any thread may use.
+// SAFETY: locks protect the fields that change, except those of the structure that the program and this library share by the rules of the
+// manual pages. The pointers refer to objects of libibverbs, which any thread may use.
 unsafe impl Send for Id {}
 // SAFETY: as above.
 unsafe impl Sync for Id {}
 
-/// The identifier of a connection or of a listener. It leaves the machine before it is destroyed, so it is alive while the machine is locked.
+/// The identifier of a connection or of a listener. It is removed from the machine before it is destroyed, so it is alive while the machine
+/// is locked.
 #[derive(Debug)]
 pub(crate) struct Handle(pub(crate) *mut Id);
 
@@ -62,49 +63,49 @@ pub(crate) enum State {
     AddressResolved,
     RouteResolved,
     Listening,
-    /// It has a connection, whose state is that of its CM connection in the device's machine.
+    /// The identifier has a connection, whose state is in the device's machine.
     HasConnection,
-    /// Datagrams, as the following states: the service's queue pair has been requested.
+    /// As the following states, only for datagrams: the QPN of the service has been requested.
     ServiceRequested,
-    /// A peer has requested the queue pair.
+    /// A peer has requested the QPN of the service.
     ServiceRequestReceived,
     ServiceResolved,
     Closed,
 }
 
-/// What is known of a connection, or of a service of datagrams.
+/// Properties of a connection, or of a datagram service.
 #[derive(Default)]
 pub(crate) struct Connection {
     pub(crate) state: State,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) destination: Option<SocketAddr>,
-    /// The context of its device, as a number that is only compared; 0 before the device is known. The device may lose the address.
+    /// The context of the device, as a number that is only compared; 0 before the device is known. The device may lose the address later.
     pub(crate) context: usize,
-    /// The communication id of its CM connection, or 0.
+    /// Communication id of the CM connection, or 0.
     pub(crate) local: u32,
-    /// Its key in [`Tables`](crate::rdmacm::tables::Tables), or 0. In requests for a service of datagrams it is the request id (IBA 12.11.1).
+    /// Key in [`Tables`](crate::rdmacm::tables::Tables), or 0. In requests for a datagram service it is the request id (IBA 12.11.1).
     pub(crate) request_id: u32,
-    /// The request id of the peer that requested datagrams.
+    /// Request id of the peer that requested the datagram service.
     pub(crate) remote: u32,
     pub(crate) transaction: u64,
-    /// It may bind to a port that is in use.
+    /// Whether the identifier may bind to a port that is in use.
     pub(crate) shares_port: bool,
-    /// If it listens at all IPv6 addresses, it does not listen at the IPv4 ones.
+    /// Whether a listener at all IPv6 addresses does not listen at the IPv4 ones.
     pub(crate) family_only: bool,
     pub(crate) ack_timeout: u8,
-    /// The choice of the program (`RDMA_OPTION_ID_TOS`), or of the peer in its request.
+    /// Traffic class, chosen by the program (`RDMA_OPTION_ID_TOS`) or by the peer in its request.
     pub(crate) traffic_class: u8,
-    /// The request for a service of datagrams that is repeated.
+    /// The request for a datagram service that is repeated.
     pub(crate) pending: Option<Pending>,
     /// Set only in [`State::AddressQuery`].
     pub(crate) query: Option<Query>,
-    /// The answer that this side sent to a requester of datagrams, for a repeated request.
+    /// The answer to a datagram request, for copies of that request.
     pub(crate) answer: Option<Box<Mad>>,
-    /// Of a listener from `rdma_create_ep`: the attributes of its connections' queue pairs.
+    /// For a listener from `rdma_create_ep`: the domain and the attributes for the queue pairs of its connections.
     pub(crate) template: Option<(usize, ibv_qp_init_attr)>,
 }
 
-// SAFETY: the template's pointers are libibverbs' objects, which any thread may use.
+// SAFETY: the pointers in the template refer to objects of libibverbs, which any thread may use.
 unsafe impl Send for Connection {}
 
 impl Connection {
@@ -116,7 +117,7 @@ impl Connection {
         }
     }
 
-    /// Returns the claim to a service at `at`. A loopback address means all of its family.
+    /// Returns the claim to a service at `at`. A loopback address stands for all addresses of its family.
     pub(crate) fn claim(&self, service: u64, at: IpAddr, listens: bool) -> Claim {
         let at = match (address::is_any(at), at) {
             (true, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
@@ -153,7 +154,8 @@ impl Id {
         if connection.state == state { Ok(connection) } else { Err(INVALID) }
     }
 
-    /// Calls `act` with its device's machine and its communication id, and wakes the manager's thread. `EINVAL` if it has no address.
+    /// Calls `act` with the device's machine and the communication id, and wakes the manager's thread. Returns `EINVAL` if the identifier
+    /// has no address.
     pub(crate) fn act<T>(
         &self,
         act: impl FnOnce(&mut Machine<Device>, u32, &'static Device) -> Result<T, Errno>,
@@ -166,7 +168,7 @@ impl Id {
         Ok(result)
     }
 
-    /// Calls `act` with its connection. `EINVAL` if it has none.
+    /// Calls `act` with the connection. Returns `EINVAL` if there is none.
     pub(crate) fn with_cm_connection<T>(
         &self,
         act: impl FnOnce(&mut CmConnection<Handle>) -> Result<T, Errno>,
@@ -177,7 +179,7 @@ impl Id {
         act(device.machine().connection(local).ok_or(INVALID)?)
     }
 
-    /// Calls `act` with its connection if that is in `state`. `EINVAL` otherwise.
+    /// Calls `act` with the connection if it is in `state`. Returns `EINVAL` otherwise.
     pub(crate) fn with_cm_connection_in<T>(
         &self,
         state: machine::State,
@@ -197,7 +199,7 @@ impl Id {
         self.abi.get()
     }
 
-    /// Keeps any other thread from creating, modifying or destroying the queue pair.
+    /// Prevents other threads from creating, modifying or destroying the queue pair.
     pub(crate) fn lock_queue_pair(&self) -> MutexGuard<'_, ()> {
         self.modifying.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -232,7 +234,7 @@ impl Id {
         unsafe { matches!((*self.abi()).qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV) }
     }
 
-    /// Returns whether it is the side of an XRC connection that receives messages.
+    /// Returns whether this is the side of an XRC connection that receives messages.
     pub(crate) fn is_target(&self) -> bool {
         // SAFETY: as above.
         unsafe { (*self.abi()).qp_type == IBV_QPT_XRC_RECV }
@@ -269,15 +271,15 @@ impl Id {
         self.report_in_channel(&self.lock_channel(), event);
     }
 
-    /// Reports an event to the program, in the channel in which the guard keeps the identifier.
+    /// Reports an event to the program through the current channel, which the guard prevents from changing.
     pub(crate) fn report_in_channel(&self, _guard: &MutexGuard<'_, ()>, event: QueuedEvent) {
-        // SAFETY: an identifier's channel outlives it, or is destroyed after the identifier has left it.
+        // SAFETY: an identifier's channel outlives it, or is destroyed after the identifier has left the channel.
         if let Some(channel) = unsafe { self.channel().cast::<EventChannel>().as_ref() } {
             channel.push(event);
         }
     }
 
-    /// Creates an identifier. Without a channel it gets its own.
+    /// Creates an identifier. If `channel` is null, creates a channel for it.
     pub(crate) fn create(
         channel: *mut rdma_event_channel,
         user: *mut c_void,
@@ -304,9 +306,9 @@ impl Id {
         Ok(Box::into_raw(Box::new(id)))
     }
 
-    /// Returns its device, or the first device before that is known.
+    /// Returns the device, or the first device if it is not known yet.
     pub(crate) fn device(&self) -> Result<&'static Device, Errno> {
-        // SAFETY: the identifier is alive, and nothing writes the field at the same time.
+        // SAFETY: the identifier is alive, and no thread writes the field at the same time.
         let context = unsafe { (*self.abi()).verbs };
         let devices = devices()?;
         let its = devices.iter().find(|device| device.context == context);
@@ -323,7 +325,7 @@ impl Id {
             if let Some(device) = device
                 && (*abi).pd.is_null()
             {
-                // Without one, creating a queue pair returns the error.
+                // Without a default domain, the creation of a queue pair returns the error.
                 (*abi).pd = queue_pair::default_domain(device).unwrap_or(std::ptr::null_mut());
             }
             let addresses = &raw mut (*abi).route.addr;
@@ -336,7 +338,7 @@ impl Id {
         }
     }
 
-    /// Waits for the event that completes a call, if calls wait.
+    /// Waits for the event that completes a call, if calls of this identifier wait.
     ///
     /// # Safety
     /// The caller must keep the identifier alive.
@@ -345,7 +347,7 @@ impl Id {
             return Ok(());
         }
         self.drop_event();
-        // SAFETY: its own channel lives as long as it does.
+        // SAFETY: the identifier's own channel lives as long as the identifier.
         let event = unsafe { events::next(self.channel()) }?;
         // SAFETY: the event was created above.
         let (kind, result) = unsafe {
@@ -362,7 +364,7 @@ impl Id {
 
     /// Acknowledges the event for which the last call waited.
     pub(crate) fn drop_event(&self) {
-        // SAFETY: the event is null, or one that `complete` took and that was not acknowledged.
+        // SAFETY: the event is null, or `complete` received it and it was not acknowledged.
         unsafe {
             let event = std::mem::replace(&mut (*self.abi()).event, std::ptr::null_mut());
             if !event.is_null() {
@@ -371,7 +373,7 @@ impl Id {
         }
     }
 
-    /// Moves it to another channel, or to one of its own for null.
+    /// Moves the identifier to another channel, or to a new one of its own if `to` is null.
     ///
     /// # Safety
     /// The caller must pass null or a live channel.
@@ -381,7 +383,7 @@ impl Id {
         let _guard = self.lock_channel();
         let from = self.channel();
         let was_own = self.synchronous.swap(own, Ordering::Relaxed);
-        // SAFETY: both channels are alive; one of its own that it leaves has no other owner.
+        // SAFETY: both channels are alive. The identifier's own previous channel has no other owner.
         unsafe {
             (*self.abi()).channel = to;
             (*from.cast::<EventChannel>()).move_events(self.abi().cast(), to);
@@ -393,7 +395,7 @@ impl Id {
     }
 
     /// # Safety
-    /// The caller must not use the identifier any more.
+    /// The caller must not use the identifier after this call.
     pub(crate) unsafe fn destroy(id: *mut Self) {
         // SAFETY: guaranteed by the caller; `unacknowledged.wait` returns when no event refers to the identifier.
         unsafe {
@@ -433,7 +435,7 @@ pub unsafe extern "C" fn rdma_create_id(
     })
 }
 
-/// `rdma_destroy_id(3)`: waits until its events are acknowledged.
+/// `rdma_destroy_id(3)`: waits until the program has acknowledged the identifier's events.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     status(|| {
@@ -453,7 +455,7 @@ pub unsafe extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma
     status(|| unsafe { Id::from(id)?.migrate(channel) })
 }
 
-/// Binds to a local address. The unspecified one means all, and port 0 a free one.
+/// Binds to a local address. The unspecified address stands for all, and port 0 selects a free one.
 pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
     let mut connection = id.lock();
     if connection.state != State::Idle {

@@ -1,4 +1,4 @@
-//! Incoming requests: an event of the listener, with an identifier for the new connection or for the sender of datagrams.
+//! Incoming requests: reports them to the listener, with an identifier for the new connection or datagram sender.
 
 #[cfg(test)]
 mod tests;
@@ -11,10 +11,10 @@ use crate::rdmacm::id::{Connection, Id};
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// As in Linux (`net.rdma_ucm.max_backlog`).
+/// Maximum backlog, as in Linux (`net.rdma_ucm.max_backlog`).
 const MAX_BACKLOG: u32 = 1024;
 
-/// The number of a listener's requests that the program has not taken yet, and its maximum.
+/// The number of a listener's requests that the program has not received yet, and its maximum.
 pub(crate) struct Backlog {
     most: AtomicU32,
     waiting: AtomicU32,
@@ -27,14 +27,14 @@ impl Default for Backlog {
 }
 
 impl Backlog {
-    /// Sets the maximum that `rdma_listen` was given. A number outside 1 to 1024 means 1024, as on Linux.
+    /// Sets the maximum from the argument of `rdma_listen`. A number outside 1 to 1024 stands for 1024, as on Linux.
     pub(crate) fn limit(&self, wanted: c_int) {
         let most = u32::try_from(wanted).ok().filter(|wanted| (1..=MAX_BACKLOG).contains(wanted));
         self.most.store(most.unwrap_or(MAX_BACKLOG), Ordering::Relaxed);
     }
 
-    /// Returns whether a further request must be dropped. A peer that receives no answer repeats its request. Only the manager's thread adds
-    /// requests, so there is still room when it does.
+    /// Returns whether a further request must be dropped. A peer that receives no answer repeats its request. Only the manager's thread
+    /// adds requests, so the room cannot disappear before it adds one.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) >= self.most.load(Ordering::Relaxed)
     }
@@ -43,7 +43,7 @@ impl Backlog {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a request that the program has taken.
+    /// Subtracts a request that the program has received.
     pub(crate) fn decrement(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
@@ -68,7 +68,7 @@ pub(crate) fn create(
     unsafe { (*id.abi()).qp_type = qp_type };
     *id.lock() = connection;
     if let Err(errno) = join(id) {
-        // SAFETY: nothing else has seen the identifier.
+        // SAFETY: no other code has the identifier yet.
         unsafe { drop(Box::from_raw(child)) };
         return Err(errno);
     }
@@ -76,10 +76,10 @@ pub(crate) fn create(
     Ok(child)
 }
 
-/// Reports a request to the program, in the channel in which the listener is now.
+/// Reports a request to the program, through the current channel of the listener.
 ///
 /// # Safety
-/// The caller must pass a live listener, and an identifier that [`create`] returned and that nothing else has seen.
+/// The caller must pass a live listener, and an identifier that [`create`] returned and that no other code has yet.
 pub(crate) unsafe fn report(listener: &Id, id: *mut Id, parameters: Parameters, private: Vec<u8>) {
     let guard = listener.lock_channel();
     // SAFETY: guaranteed by the caller.

@@ -1,5 +1,5 @@
-//! Each pair of {Rust API, C API} connects and disconnects over a link that loses each message of the connection manager in turn. The
-//! device of a C side is a management port of the Rust API.
+//! Each pair of {Rust API, C API} connects and disconnects over a link that loses each message of the connection manager once. The device
+//! of a C side is a management port of the Rust API.
 
 use crate::abi::*;
 use crate::rdmacm::address;
@@ -25,12 +25,12 @@ use verbs::management::{ManagementPort, Sent};
 use verbs::port::{GidTable, Loopback, Mac, OwnPort, PacketIo, pair};
 use verbs::{DeviceConfig, Progress, QueuePair};
 
-/// The offset of a management datagram in a frame: Ethernet 14, IPv4 20, UDP 8, BTH 12, DETH 8.
+/// Offset of a management datagram in a frame: Ethernet 14, IPv4 20, UDP 8, BTH 12, DETH 8.
 const MAD: usize = 62;
 /// UD SEND Only.
 const OPCODE: u8 = 0x64;
 
-/// The kind of the next message that the link loses.
+/// Kind of the next message that the link loses.
 type Lost = Arc<Mutex<Option<Kind>>>;
 
 struct Lossy {
@@ -85,7 +85,7 @@ enum Ends {
     Server,
 }
 
-/// The port of a C side, and a table with its address alone.
+/// The port of a C side, and a table that contains only its address.
 struct CPort {
     port: ManagementPort,
     gids: GidTable,
@@ -117,7 +117,7 @@ impl ManagementQueuePair for CPort {
     }
 }
 
-/// Opens a C side on a device, with a thread that receives messages and runs the timers, like the manager's.
+/// Opens a C side on a device, with a thread that receives messages and runs the timers, as the manager's does.
 fn c_side(device: &verbs::Device, at: IpAddr) -> Side {
     let port = device.open_management().unwrap();
     let descriptor = port.as_raw_fd();
@@ -140,7 +140,7 @@ fn c_side(device: &verbs::Device, at: IpAddr) -> Side {
     Side::C(at)
 }
 
-/// Returns the two sides of a link, and the message that it loses.
+/// Returns the two sides of a link, and the kind of message that it loses.
 fn sides(number: u8, [server_is_c, client_is_c]: [bool; 2]) -> ([Side; 2], Lost) {
     let (left, right) = pair(256, 4500);
     let lost = Lost::default();
@@ -168,7 +168,7 @@ fn called(result: c_int) {
 }
 
 fn with_address(address: SocketAddr, call: impl FnOnce(*mut sockaddr) -> c_int) {
-    // SAFETY: all-zero bytes are an address, with room for either family.
+    // SAFETY: all-zero bytes are a valid address, with room for either family.
     let mut place: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     unsafe { address::write((&raw mut place).cast(), address) };
@@ -182,7 +182,7 @@ fn identifier() -> *mut rdma_cm_id {
 /// Waits for an event of one of these kinds. Returns its kind and its identifier.
 fn event(id: *mut rdma_cm_id, kinds: &[rdma_cm_event_type]) -> (rdma_cm_event_type, *mut rdma_cm_id) {
     let mut event = null_mut();
-    // SAFETY: the identifier is alive, and the event is given back once.
+    // SAFETY: the identifier is alive, and the event is acknowledged once.
     unsafe {
         called(rdma_get_cm_event((*id).channel, &mut event));
         let (kind, its) = ((*event).event, (*event).id);
@@ -201,7 +201,7 @@ fn end_connection(id: *mut rdma_cm_id, disconnects: bool) {
     event(id, &[RDMA_CM_EVENT_DISCONNECTED]);
 }
 
-/// Accepts one connection. Calls `ready` when it listens.
+/// Accepts one connection. Calls `ready` when the side listens.
 fn serve(side: &Side, port: u16, ends: Ends, ready: impl FnOnce()) {
     let disconnects = ends == Ends::Server;
     match side {
@@ -222,7 +222,7 @@ fn serve(side: &Side, port: u16, ends: Ends, ready: impl FnOnce()) {
                 ready();
                 let (_, id) = event(listener, &[RDMA_CM_EVENT_CONNECT_REQUEST]);
                 called(rdma_accept(id, &mut wanted));
-                // A DREQ may overtake the RTU that was lost.
+                // A DREQ may arrive before the copy of a lost RTU.
                 let kinds = [RDMA_CM_EVENT_ESTABLISHED, RDMA_CM_EVENT_DISCONNECTED];
                 if event(id, &kinds).0 == RDMA_CM_EVENT_ESTABLISHED {
                     end_connection(id, disconnects);
@@ -261,7 +261,7 @@ fn connect(side: &Side, to: SocketAddr, ends: Ends) {
     }
 }
 
-/// IBA 12.9.7: each message of a connection's life is lost once, whichever side sends it, and repeated.
+/// IBA 12.9.7: each message of a connection is lost once on either side, and repeated.
 fn survives_each_loss(number: u8, server_is_c: bool, client_is_c: bool) {
     let ([server, client], lost) = sides(number, [server_is_c, client_is_c]);
     let at = match &server {

@@ -21,28 +21,28 @@ use verbs::cm::machine::message::service::ServiceStatus;
 use verbs::cm::machine::message::{self, Kind, Mad, Sent};
 use verbs::cm::machine::unresolved::Unresolved;
 
-/// The first port for programs that do not choose one.
+/// First port for programs that do not choose one.
 const FIRST_PORT: u16 = 32768;
 
-/// Messages to handle before the timers, so that a flood does not delay the timers.
+/// Maximum number of messages handled before the timers, so that many messages do not delay the timers.
 const BATCH: usize = 64;
 
-/// The longest time for which the end of the process waits until the thread has informed all peers.
+/// Longest time for which exit(3) waits until the thread has ended all connections.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Manager {
     tables: Mutex<Tables>,
-    /// The keys of identifiers with a changed request or query. Locked last, because programs' calls add to it with an identifier
-    /// locked.
+    /// Keys of the identifiers whose request or query has changed. Locked last, because calls of programs add keys while they have locked
+    /// an identifier.
     changed: Mutex<Vec<u32>>,
     wake: EventFd,
-    /// The process of the thread; a forked child has none.
+    /// The process with the thread. A forked child has no thread.
     process: u32,
     exit: Mutex<Exit>,
     exited: Condvar,
 }
 
-/// The steps of informing all peers at the end of the process.
+/// The steps of ending all connections when the process exits.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Exit {
     #[default]
@@ -59,7 +59,7 @@ fn manager() -> Result<&'static Manager, Errno> {
     let start = || {
         let wake = EventFd::new(libc::EFD_NONBLOCK)?;
         let body = move || {
-            // The thread may start before the cell is filled.
+            // The thread may run before the cell is initialized.
             if let Ok(manager) = MANAGER.cell().wait() {
                 manager.run(devices);
             }
@@ -72,7 +72,7 @@ fn manager() -> Result<&'static Manager, Errno> {
     MANAGER.cell().get_or_init(start).as_ref().map_err(|errno| *errno)
 }
 
-/// Ends the connections of a process that exits, as Linux does when it closes the process's files. The manager's thread does it, because
+/// Ends the connections of a process that exits, as Linux does when it closes the process's files. The manager's thread ends them, because
 /// the thread that exits may have lost its thread-local storage.
 extern "C" fn at_exit() {
     status(|| {
@@ -89,7 +89,7 @@ pub(crate) fn random() -> Result<u32, Errno> {
     getrandom::u32().map_err(|_| Errno(libc::EIO))
 }
 
-/// Returns a random port from 32768 for a caller that did not choose one.
+/// Returns a random port from 32768.
 pub(crate) fn free_port() -> Result<u16, Errno> {
     Ok(FIRST_PORT + (random()? % u32::from(u16::MAX - FIRST_PORT)) as u16)
 }
@@ -109,7 +109,7 @@ pub(crate) fn listen(id: &Id, claim: &Claim) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Claims a service among all processes, and then among the identifiers of this one.
+/// Claims a service among all processes of the interface, and then among the identifiers of this one.
 fn claim_everywhere(
     claim: &Claim,
     take: impl FnOnce(&mut Tables, Option<&'static Device>) -> Result<(), Errno>,
@@ -125,7 +125,7 @@ fn claim_everywhere(
     take(&mut manager.lock(), device).inspect_err(|_| places.for_each(|device| device.release(claim)))
 }
 
-/// Gives `id` a key by which the thread finds it.
+/// Registers `id` with a key by which the thread finds it.
 pub(crate) fn join(id: &Id, connection: &mut Connection) -> Result<(), Errno> {
     if connection.request_id != 0 {
         return Ok(());
@@ -143,15 +143,15 @@ pub(crate) fn schedule(request_id: u32) {
     }
 }
 
-/// Wakes the thread: a connection's timers may have changed.
+/// Wakes the thread, because a connection's timers may have changed.
 pub(crate) fn wake() {
     if let Ok(manager) = manager() {
         manager.wake();
     }
 }
 
-/// Stops reporting to `id`, and informs its peer. Sends nothing for an identifier that a forked child has inherited, unless the child has
-/// used it: the connection is its parent's.
+/// Stops reporting to `id`, and ends its connection. Sends no message for an identifier that a forked child has inherited, unless the child
+/// has used it: the connection is its parent's.
 pub(crate) fn leave(id: &Id) {
     let is_used_here = || match MANAGER.cell().get() {
         Some(Ok(manager)) => manager.lock().has(id) || has_connection(id),
@@ -165,7 +165,7 @@ pub(crate) fn leave(id: &Id) {
     for Claimed { claim, device, .. } in &claims {
         let all = devices().ok().filter(|_| device.is_none());
         for device in all.into_iter().flatten().chain(*device) {
-            // The machine returns the identifier's own handle, which the caller has.
+            // The machine returns the identifier's own handle, which the caller already has.
             let _ = device.machine().unlisten(claim);
             device.release(claim);
         }
@@ -173,19 +173,19 @@ pub(crate) fn leave(id: &Id) {
     if id.is_datagram() {
         let mut connection = id.lock();
         if connection.state == State::ServiceRequestReceived {
-            // A peer that does not receive it repeats its request, and learns that there is no such service.
+            // A peer that does not receive the answer repeats its request, which is then refused.
             let _ = datagram::answer(id, &mut connection, ServiceStatus::Rejected, 0, &[]);
         }
         return;
     }
-    // Without a connection there is no peer.
+    // Fails if there is no connection, and then there is no peer.
     let _ = id.act(|machine, local, device| {
         machine.abandon(local, Instant::now(), device);
         Ok(())
     });
 }
 
-/// Returns whether a connection of this process is the identifier's.
+/// Returns whether the identifier has a connection of this process.
 fn has_connection(id: &Id) -> bool {
     let program =
         id.with_cm_connection(|cm_connection| Ok(cm_connection.program.as_ref().map(|handle| handle.0)));
@@ -208,7 +208,7 @@ impl Manager {
         self.wake.signal();
     }
 
-    /// Asks the thread to inform all peers, and waits for it, for at most [`EXIT_TIMEOUT`].
+    /// Requests the end of all connections from the thread, and waits for at most [`EXIT_TIMEOUT`].
     fn abandon_all(&self) {
         let mut exit = self.exit.lock().unwrap_or_else(PoisonError::into_inner);
         *exit = Exit::Requested;
@@ -216,7 +216,7 @@ impl Manager {
         drop(self.exited.wait_timeout_while(exit, EXIT_TIMEOUT, |exit| *exit != Exit::Done));
     }
 
-    /// Informs all peers if the process is ending.
+    /// Ends all connections if the process is exiting.
     fn abandon_all_if_requested(&self, devices: &[Device]) {
         if *self.exit.lock().unwrap_or_else(PoisonError::into_inner) == Exit::Requested {
             devices.iter().for_each(abandon_all);
@@ -245,7 +245,7 @@ impl Manager {
                     receive(device, &self.tables, unresolved, from, &mad);
                 }
             }
-            // After `receive`, which returns nothing once the device has ended.
+            // After `receive`, which returns no datagrams once the device has stopped.
             working
                 .extract_if(.., |device| device.management.has_ended())
                 .for_each(|device| self.remove(device));
@@ -257,7 +257,7 @@ impl Manager {
                 next.map_or(-1, |next| next.saturating_duration_since(Instant::now()).as_millis() as i32 + 1);
             // SAFETY: the descriptors are open, and the array has `watched.len()` elements.
             unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, wait) };
-            // An empty counter is not an error here.
+            // The counter may be 0.
             let _ = self.wake.take();
         }
     }
@@ -275,7 +275,7 @@ impl Manager {
         }
     }
 
-    /// Repeats the requests for datagrams that are due, and checks for destinations. Returns when the next is due.
+    /// Repeats the datagram requests that are due, and checks whether destinations are resolved. Returns when the next action is due.
     fn repeat(&self) -> Option<Instant> {
         let changed = std::mem::take(&mut *self.changed.lock().unwrap_or_else(PoisonError::into_inner));
         let due = self.lock().due(Instant::now(), changed);
@@ -296,7 +296,7 @@ impl Manager {
     }
 }
 
-/// Ends all connections of a device that programs have.
+/// Ends the connections of a device that programs have.
 fn abandon_all(device: &Device) {
     let mut machine = device.machine();
     let programs = machine.connections().filter(|(_, cm_connection)| cm_connection.program.is_some());

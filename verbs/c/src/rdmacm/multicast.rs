@@ -1,7 +1,7 @@
 //! Multicast groups of datagram identifiers.
 //!
-//! RoCE has no subnet manager that manages groups: the group's address is its GID, as in Linux (`cma_iboe_join_multicast`). So the
-//! event of a join follows at once.
+//! RoCE has no subnet manager that manages groups: the address of a group is its GID, as in Linux (`cma_iboe_join_multicast`). The event of
+//! a join is therefore reported immediately.
 
 use crate::abi::*;
 use crate::ibverbs::{ibv_attach_mcast, ibv_detach_mcast};
@@ -14,12 +14,12 @@ use libc::sockaddr;
 use std::ffi::{c_int, c_void};
 use std::net::IpAddr;
 
-/// The destination of every datagram to a group (IBA 3.5.3).
+/// Destination QPN of every datagram to a group (IBA 3.5.3).
 const GROUP_QPN: u32 = 0xff_ffff;
-/// The kinds of membership of `rdma_join_multicast_ex`: to send and receive, and to send only.
+/// Types of membership in `rdma_join_multicast_ex`: send and receive, and send only.
 const FULL: u32 = 0;
 const SENDS: u32 = 1;
-/// The fields that such a call must have.
+/// Fields that such a call must set.
 const ADDRESS: u32 = 1;
 const FLAGS: u32 = 2;
 
@@ -30,12 +30,12 @@ fn change(id: &Id, group: IpAddr, joins: bool) -> Result<(), Errno> {
     if qp.is_null() {
         return Ok(());
     }
-    // SAFETY: the queue pair is the identifier's own and alive, and the GID outlives the call.
+    // SAFETY: the identifier owns the queue pair, which is alive, and the GID outlives the call.
     let result = unsafe { if joins { ibv_attach_mcast(qp, &gid, 0) } else { ibv_detach_mcast(qp, &gid, 0) } };
     verb(result)
 }
 
-/// Reads a group's address.
+/// Reads the address of a group.
 ///
 /// # Safety
 /// The caller must pass null, or an address as long as its family requires.
@@ -45,7 +45,7 @@ unsafe fn group(address: *const sockaddr) -> Result<IpAddr, Errno> {
     if group.is_multicast() { Ok(group) } else { Err(INVALID) }
 }
 
-/// Joins a group, and reports the parameters for sending to the group to the program.
+/// Joins a group, and reports the parameters for sending to it to the program.
 fn join(id: &Id, group: IpAddr, receives: bool, context: *mut c_void) -> Result<(), Errno> {
     if !id.is_datagram() {
         return Err(INVALID);

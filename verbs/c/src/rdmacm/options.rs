@@ -29,10 +29,10 @@ pub unsafe extern "C" fn rdma_set_option(
             return Err(INVALID);
         }
         match option as u32 {
-            // SAFETY: one byte, as the length says.
+            // SAFETY: the length is one byte.
             RDMA_OPTION_ID_ACK_TIMEOUT => id.lock().ack_timeout = unsafe { *value.cast::<u8>() } & 31,
             RDMA_OPTION_ID_REUSEADDR => {
-                // SAFETY: a number, as the length says.
+                // SAFETY: the length is that of a number.
                 id.lock().shares_port = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
             }
             RDMA_OPTION_ID_AFONLY => {
@@ -43,9 +43,9 @@ pub unsafe extern "C" fn rdma_set_option(
                 // SAFETY: as above.
                 connection.family_only = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
             }
-            // SAFETY: one byte, as the length says.
+            // SAFETY: the length is one byte.
             RDMA_OPTION_ID_TOS => id.lock().traffic_class = unsafe { *value.cast::<u8>() },
-            // Refused above.
+            // Other options were refused above.
             _ => {}
         }
         Ok(())

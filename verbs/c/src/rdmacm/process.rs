@@ -1,9 +1,9 @@
-//! Objects that each process creates once, and a forked child anew: the device, its manager, and the default domains.
+//! Objects that each process creates once, and that a forked child creates anew: the devices, the manager, and the default domains.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Once, OnceLock};
 
-/// The number of generations of forks with objects of their own. Later generations share those of the last one.
+/// Number of generations of forks with their own objects. Later generations share those of the last one.
 const DEEPEST: usize = 16;
 
 /// The number of forks between this process and the one that loaded the library.
@@ -13,14 +13,15 @@ unsafe extern "C" fn in_child() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Distinguishes a process from those that are forked from it.
+/// An identity that distinguishes a process from its forked children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process(usize);
 
 impl Process {
     pub(crate) fn this() -> Self {
         static WATCH: Once = Once::new();
-        // SAFETY: the function exists as long as the library does. Without memory to register it, children share their parent's objects.
+        // SAFETY: the function exists as long as the library does. If there is no memory to register it, children share their parent's
+        // objects.
         WATCH.call_once(|| _ = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
         Self(GENERATION.load(Ordering::Relaxed))
     }
@@ -32,7 +33,7 @@ impl Process {
     }
 }
 
-/// A value that each process creates for itself. A child never waits for a thread of its parent that was creating one.
+/// A value that each process creates for itself. A child does not wait for a thread of its parent that was creating one.
 pub(crate) struct PerProcess<T>([OnceLock<T>; DEEPEST]);
 
 impl<T> PerProcess<T> {
@@ -54,11 +55,11 @@ mod tests {
     fn a_child_has_its_own() {
         static VALUE: PerProcess<u32> = PerProcess::new();
         assert_eq!(*VALUE.cell().get_or_init(|| 1), 1);
-        // SAFETY: the child only accesses the cell, and ends.
+        // SAFETY: the child only accesses the cell, and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let own = VALUE.cell().get().is_none() && *VALUE.cell().get_or_init(|| 2) == 2;
-            // SAFETY: ends this process.
+            // SAFETY: ends only this process.
             unsafe { libc::_exit(c_int::from(!own)) };
         }
         let mut status = -1;

@@ -1,14 +1,14 @@
-//! The resolution of a destination's Ethernet address, and when to check for the answer.
+//! The resolution of a destination's Ethernet address, and the times of the checks for the answer.
 
 use std::time::{Duration, Instant};
 use verbs::cm::machine::message::FIRST_CHECK;
 
-/// The longest pause between two checks for an answer.
+/// Longest pause between two checks for an answer.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// A resolution of the destination's Ethernet address that has no answer yet.
+/// A pending resolution of the destination's Ethernet address.
 pub(crate) struct Query {
-    /// When to check for an answer.
+    /// Time of the next check for an answer.
     pub(crate) next: Instant,
     pause: Duration,
     deadline: Instant,
@@ -19,7 +19,7 @@ impl Query {
         Self { next: now + FIRST_CHECK.min(timeout), pause: FIRST_CHECK, deadline: now + timeout }
     }
 
-    /// Schedules the next check, after twice the pause. Returns `false` after the deadline.
+    /// Doubles the pause, and schedules the next check. Returns `false` after the deadline.
     pub(crate) fn postpone(&mut self, now: Instant) -> bool {
         self.pause = (2 * self.pause).min(LONGEST_PAUSE);
         self.next = (now + self.pause).min(self.deadline);

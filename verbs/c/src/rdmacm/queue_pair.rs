@@ -17,7 +17,7 @@ pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
     device.domain.get_or_create(|| made(unsafe { ibv_alloc_pd(device.context) }))
 }
 
-/// Creates a completion queue with a channel of its own.
+/// Creates a completion queue with its own channel.
 ///
 /// # Safety
 /// The caller must ensure that the identifier's device is open.
@@ -36,7 +36,7 @@ unsafe fn queue(id: &Id, depth: u32) -> Result<(*mut ibv_comp_channel, *mut ibv_
 /// Creates the identifier's own completion queue for receives.
 ///
 /// # Safety
-/// The caller must pass a live identifier that has none yet.
+/// The caller must pass a live identifier without such a queue.
 pub(crate) unsafe fn receive_queue(id: &Id, depth: u32) -> Result<*mut ibv_cq, Errno> {
     // SAFETY: guaranteed by the caller.
     unsafe {
@@ -54,7 +54,7 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
     }
     let pd = if pd.is_null() { default_domain(id.device()?)? } else { pd };
     let mut attributes = *wanted;
-    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    // SAFETY: the identifier is alive, and only this call writes these fields.
     unsafe {
         let abi = id.abi();
         (*abi).pd = pd;
@@ -62,25 +62,25 @@ pub(crate) unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_qp_init_a
             put(id, xrc::create_target(id, &attributes)?);
             return make_ready(id).inspect_err(|_| destroy(id));
         }
-        // As in librdmacm, completion queues that the program provides are not the identifier's to destroy.
+        // As in librdmacm, the identifier does not destroy completion queues that the program provides.
         let qp = complete(id, &mut attributes)
             .and_then(|()| made(ibv_create_qp(pd, &mut attributes)))
             .inspect_err(|_| destroy_queues(id))?;
         put(id, qp);
     }
-    // As in rdma-core, the program receives the attributes with which the queue pair was created.
+    // As in rdma-core, the program receives the attributes of the created queue pair.
     *wanted = attributes;
     let ready = make_ready(id);
     // SAFETY: the queue pair was created above.
     ready.inspect_err(|_| unsafe { destroy(id) })
 }
 
-/// Fills in the queues that the program leaves to the identifier.
+/// Creates the queues that the program does not provide.
 ///
 /// # Safety
-/// As [`create`]'s.
+/// As [`create`].
 unsafe fn complete(id: &Id, attributes: &mut ibv_qp_init_attr) -> Result<(), Errno> {
-    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    // SAFETY: the identifier is alive, and only this call writes these fields.
     unsafe {
         let abi = id.abi();
         if attributes.send_cq.is_null() {
@@ -97,17 +97,17 @@ unsafe fn complete(id: &Id, attributes: &mut ibv_qp_init_attr) -> Result<(), Err
     Ok(())
 }
 
-/// Replaces the identifier's queue pair by another, or by none. Returns the previous one, once no thread modifies it.
+/// Replaces the identifier's queue pair by `qp`, which may be null. Returns the previous one, when no thread modifies it.
 ///
 /// # Safety
-/// The caller must pass null or a live queue pair, and no other thread may create or destroy the identifier's.
+/// The caller must pass null or a live queue pair. No other thread may create or destroy the identifier's queue pair.
 unsafe fn put(id: &Id, qp: *mut ibv_qp) -> *mut ibv_qp {
     let _guard = id.lock_queue_pair();
     // SAFETY: the identifier is alive.
     unsafe { (&raw mut (*id.abi()).qp).replace(qp) }
 }
 
-/// Moves the queue pair as far as is possible without a peer.
+/// Moves the queue pair through the transitions that need no peer.
 fn make_ready(id: &Id) -> Result<(), Errno> {
     connect::modify(id, IBV_QPS_INIT)?;
     if id.is_datagram() {
@@ -118,7 +118,7 @@ fn make_ready(id: &Id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// The caller must not use the identifier's completion queues any more.
+/// The caller must not use the identifier's completion queues after this call.
 pub(crate) unsafe fn destroy_queues(id: &Id) {
     // SAFETY: created by `queue`, or null; each is destroyed once.
     unsafe {
@@ -138,20 +138,20 @@ pub(crate) unsafe fn destroy_queues(id: &Id) {
 }
 
 /// # Safety
-/// The caller must not use the queue pair any more.
+/// The caller must not use the queue pair after this call.
 pub(crate) unsafe fn destroy(id: &Id) {
-    // SAFETY: the queue pair is null or the identifier's own, and is destroyed once.
+    // SAFETY: the queue pair is null or owned by the identifier, and is destroyed once.
     unsafe {
         let qp = put(id, std::ptr::null_mut());
         if !qp.is_null() {
-            // Another queue pair may soon have its number.
+            // Another queue pair may soon have this number.
             let _ = id.with_cm_connection(|cm_connection| {
                 cm_connection.qpn = None;
                 Ok(())
             });
             ibv_destroy_qp(qp);
         }
-        // A shared receive queue of an XRC domain still completes to them.
+        // A shared receive queue of an XRC domain still uses the completion queues.
         if (*id.abi()).srq.is_null() || !id.is_target() {
             destroy_queues(id);
         }

@@ -1,4 +1,4 @@
-//! Address and route resolution: a destination is resolved once its Ethernet address, or that of the router towards it, is known.
+//! Address and route resolution: a destination is resolved once its Ethernet address, or that of the router to it, is known.
 
 #[cfg(test)]
 mod tests;
@@ -15,8 +15,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 impl Id {
-    /// Handles the outcome of a check for the destination: its Ethernet address is known (`true`), not known yet, or an error ends the query.
-    /// Returns when to check next.
+    /// Handles the outcome of a check: the destination's Ethernet address is known (`true`), or not known yet, or an error ends the query.
+    /// Returns the time of the next check.
     pub(crate) fn on_check(&self, found: Result<bool, Errno>, now: Instant) -> Option<Instant> {
         let mut connection = self.lock_in(State::AddressQuery).ok()?;
         let query = connection.query.as_mut()?;
@@ -42,7 +42,8 @@ impl Id {
     }
 }
 
-/// `rdma_resolve_addr(3)`. As on Linux, a destination without a route is the call's error, and one that does not answer is an event.
+/// `rdma_resolve_addr(3)`. As on Linux, the call fails for a destination without a route, and an event reports a destination that does not
+/// answer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_addr(
     id: *mut rdma_cm_id,
@@ -116,7 +117,7 @@ pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
             mtu,
             ..Default::default()
         };
-        // SAFETY: the memory is calloc's, as large as the record, and freed with the identifier.
+        // SAFETY: calloc allocated the memory, which is as large as the record and is freed with the identifier.
         unsafe {
             let place = libc::calloc(1, size_of::<ibv_sa_path_rec>()).cast::<ibv_sa_path_rec>();
             if place.is_null() {

@@ -11,7 +11,7 @@ use std::ffi::c_int;
 /// # Safety
 /// The caller must pass a domain that is null or alive.
 unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Result<(), Errno> {
-    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    // SAFETY: the identifier is alive, and only this call writes these fields.
     unsafe {
         let abi = id.abi();
         if !(*abi).srq.is_null() {
@@ -24,12 +24,12 @@ unsafe fn create(id: &Id, pd: *mut ibv_pd, wanted: &mut ibv_srq_init_attr) -> Re
     Ok(())
 }
 
-/// Creates the shared receive queue of an XRC domain.
+/// Creates the shared receive queue of an XRC domain for the identifier.
 ///
 /// # Safety
 /// The caller must pass attributes whose objects are null or alive.
 unsafe fn create_named(id: &Id, wanted: &ibv_srq_init_attr_ex) -> Result<(), Errno> {
-    // SAFETY: the identifier is alive, and its fields are this call's to fill.
+    // SAFETY: the identifier is alive, and only this call writes these fields.
     unsafe {
         let abi = id.abi();
         if !(*abi).srq.is_null() {
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn rdma_create_srq(
     })
 }
 
-/// `rdma_create_srq_ex(3)`: of the basic kind, or of an XRC domain.
+/// `rdma_create_srq_ex(3)`: creates a basic queue, or one of an XRC domain.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, wanted: *mut ibv_srq_init_attr_ex) -> c_int {
     status(|| {

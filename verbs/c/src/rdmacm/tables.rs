@@ -1,5 +1,5 @@
-//! The identifiers without a connection: those that resolve an address, those of datagrams, and the services that programs claim. The
-//! manager's thread finds them by their key, by a peer's request, by the service, and by when an action of theirs is due.
+//! The identifiers without a connection: those that resolve an address, those of datagrams, and the claims of programs to services. The
+//! manager's thread finds them by their key, by a peer's request, by the service, and by the time of their next action.
 
 #[cfg(test)]
 mod tests;
@@ -16,27 +16,27 @@ use std::time::Instant;
 use verbs::cm::machine::Environment;
 use verbs::cm::machine::message::Mad;
 
-/// A peer's request for a service of datagrams: its address and its request id.
+/// A peer's request for a datagram service: the peer's address and the request id.
 pub(crate) type Requester = (IpAddr, u32);
 
 #[derive(Default)]
 pub(crate) struct Tables {
     ids: HashMap<u32, *mut Id>,
-    /// The keys of the identifiers that peers' requests created.
+    /// Keys of the identifiers that requests of peers created.
     requests: HashMap<Requester, u32>,
     claims: HashMap<u64, Vec<Claimed>>,
-    /// When an action of each identifier is due. An outdated entry costs one look-up.
+    /// Time of each identifier's next action. An outdated entry costs one look-up.
     timers: BTreeSet<(Instant, u32)>,
 }
 
-// SAFETY: an identifier leaves the tables before it is destroyed, and is used with the tables locked.
+// SAFETY: an identifier is removed from the tables before it is destroyed, and is used only while the tables are locked.
 unsafe impl Send for Tables {}
 
 /// A claim of an identifier.
 #[derive(Clone, Copy)]
 pub(crate) struct Claimed {
     pub(crate) claim: Claim,
-    /// The device that had the claimed address; `None` if the claim is to all addresses of all devices. The device may lose the address.
+    /// The device that had the claimed address; `None` for all addresses of all devices. The device may lose the address later.
     pub(crate) device: Option<&'static Device>,
     id: *mut Id,
 }
@@ -47,12 +47,12 @@ pub(crate) struct DueAction {
     pub(crate) device: Result<&'static Device, Errno>,
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
-    /// The message to send again. `None` means a check for the destination's Ethernet address.
+    /// The message to repeat. `None` stands for a check whether the destination's Ethernet address is resolved.
     pub(crate) mad: Option<Mad>,
 }
 
 impl Tables {
-    /// Registers a claim of `id` to an address of `device`, or to all addresses, unless it conflicts with another.
+    /// Registers the claim of `id` to an address of `device`, or to all addresses. Fails if it conflicts with another.
     pub(crate) fn claim(
         &mut self,
         id: &Id,
@@ -67,7 +67,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Registers `id` with a new key, which it returns.
+    /// Registers `id` with a new key. Returns the key.
     pub(crate) fn insert(&mut self, device: &Device, id: &Id) -> Result<u32, Errno> {
         loop {
             let request_id = device.communication_id(random()?);
@@ -78,7 +78,7 @@ impl Tables {
         }
     }
 
-    /// Registers an identifier that a peer's request created. Returns its key.
+    /// Registers an identifier that a request of a peer created. Returns its key.
     pub(crate) fn insert_requested(
         &mut self,
         device: &Device,
@@ -122,12 +122,12 @@ impl Tables {
         self.ids.get(&request_id).map(|id| unsafe { &**id })
     }
 
-    /// Returns the identifier that an earlier copy of a peer's request created.
+    /// Returns the identifier that an earlier copy of the peer's request created.
     pub(crate) fn find_requested(&self, requester: Requester) -> Option<&Id> {
         self.find(*self.requests.get(&requester)?)
     }
 
-    /// Returns the listener for a service of datagrams at one of our addresses.
+    /// Returns the listener for a datagram service at one of our addresses.
     pub(crate) fn datagram_listener(&self, service: u64, at: IpAddr) -> Option<&Id> {
         let listens = |claimed: &&Claimed| claimed.claim.matches(service, at);
         let listener = self.claims.get(&service)?.iter().find(listens)?.id;
@@ -135,7 +135,7 @@ impl Tables {
         Some(unsafe { &*listener }).filter(|listener| listener.is_datagram())
     }
 
-    /// Returns the actions that are due now. `changed` are identifiers whose timers have changed.
+    /// Returns the actions that are due. `changed` contains the identifiers whose timers have changed.
     pub(crate) fn due(&mut self, now: Instant, changed: Vec<u32>) -> Vec<DueAction> {
         let (mut candidates, mut due) = (changed, Vec::new());
         while self.timers.first().is_some_and(|(at, _)| *at <= now) {
@@ -149,7 +149,7 @@ impl Tables {
         due
     }
 
-    /// Adds the action that is due for one identifier. Returns when the next one is.
+    /// Adds the action of one identifier if it is due. Returns when the next one is due.
     fn find_due(&self, request_id: u32, now: Instant, due: &mut Vec<DueAction>) -> Option<Instant> {
         let id = self.find(request_id)?;
         let mut connection = id.lock();
@@ -159,7 +159,7 @@ impl Tables {
             if query.next > now {
                 return Some(query.next);
             }
-            // The outcome of the check schedules the next one.
+            // The outcome of the check determines when the next one is due.
             due.push(DueAction { request_id, device, source, destination, mad: None });
             return None;
         }
@@ -178,10 +178,10 @@ impl Tables {
         Some(pending.next)
     }
 
-    /// Reports the end of a device to the identifiers that are bound to it. Returns them.
+    /// Reports the removal of a device to the identifiers that are bound to it. Returns them.
     pub(crate) fn remove_device(&self, device: &Device) -> HashSet<*mut Id> {
         let is_it = |other: &Device| std::ptr::eq(other, device);
-        // The connection of an identifier with a claim but no key is not locked here: its owner may hold it while it waits for a key.
+        // An identifier with a claim but no key is not locked here: a thread that has locked it may be waiting for the tables.
         let claims = self.claims.values().flatten().filter(|claimed| claimed.device.is_some_and(is_it));
         let with_keys = self.ids.values().copied().filter(|id| {
             // SAFETY: an identifier in the tables is alive while they are locked.
@@ -200,7 +200,7 @@ impl Tables {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// Schedules a message again soon, because its receiver's address is still being resolved.
+    /// Postpones a message for a short time, because its receiver's Ethernet address is still being resolved.
     pub(crate) fn postpone(&mut self, due: &DueAction) {
         let Some(id) = self.find(due.request_id) else { return };
         let mut connection = id.lock();
@@ -213,7 +213,7 @@ impl Tables {
         self.timers.insert((next, due.request_id));
     }
 
-    /// Handles the outcome of a check for a destination.
+    /// Handles the outcome of a check whether a destination is resolved.
     pub(crate) fn on_check(&mut self, due: &DueAction, found: Result<bool, Errno>) {
         let next = self.find(due.request_id).and_then(|id| id.on_check(found, Instant::now()));
         self.timers.extend(next.map(|next| (next, due.request_id)));

@@ -1,4 +1,4 @@
-//! The environment of unit tests: devices on a simulated network, and a server that receives the messages of peers.
+//! Environment of unit tests: devices on a simulated network, and a server that receives the messages of peers.
 
 use crate::abi::*;
 use crate::rdmacm::connect::CM_TIMEOUT;
@@ -21,10 +21,10 @@ use verbs::cm::machine::{CmConnection, Machine, State as Phase};
 use verbs::port::{GidTable, Mac};
 
 pub(crate) const PORT: u16 = 7471;
-/// The number of checks after which the resolution of a peer fails.
+/// Number of checks after which the resolution of a peer fails.
 pub(crate) const CHECKS: u32 = 12;
 
-/// The network: the hosts that answer, and the number of checks for each of the others.
+/// The network: the hosts that answer, and the number of checks for each other address.
 pub(crate) struct Network {
     pub(crate) there: BTreeSet<IpAddr>,
     checks: BTreeMap<IpAddr, u32>,
@@ -90,7 +90,7 @@ pub(crate) fn device() -> &'static Device {
     &devices()[0]
 }
 
-/// Returns the device of most tests, and one in another network.
+/// Returns the device of most tests, and a device in another network.
 pub(crate) fn devices() -> &'static [Device] {
     let gids = vec![ours().ip(), "fe80::1".parse().unwrap(), "fd00::1".parse().unwrap()];
     replace([new_device(gids, 1), new_device(vec![[10, 9, 0, 1].into()], 2)])
@@ -98,7 +98,7 @@ pub(crate) fn devices() -> &'static [Device] {
 
 pub(crate) fn new_device(gids: Vec<IpAddr>, number: usize) -> Device {
     Device {
-        // Only compared.
+        // The context is only compared.
         context: std::ptr::without_provenance_mut(number),
         descriptor: -1,
         management: Box::new(TestQueuePair { gids: GidTable::new(Mac::default(), gids) }),
@@ -112,7 +112,7 @@ fn new_machine() -> Machine<Device> {
     Machine::new([1; 8], 5, MAX_RD_ATOMIC)
 }
 
-/// The devices of servers, which the manager's thread does not know, and those that no server uses.
+/// The devices of servers, which are hidden from the manager's thread, and those that no server uses.
 static SERVERS: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 static FREE: Mutex<Vec<&Device>> = Mutex::new(Vec::new());
 
@@ -124,7 +124,7 @@ pub(crate) fn server_where(is_it: impl Fn(&&'static Device) -> bool) -> Option<&
     SERVERS.lock().unwrap().iter().copied().find(|device| is_it(device))
 }
 
-/// Returns the address of a device, after its default GID.
+/// Returns the first address of a device after its default GID.
 fn first_address(device: &Device) -> IpAddr {
     device.gids().get(1).unwrap()
 }
@@ -143,7 +143,7 @@ fn server_device() -> &'static Device {
     device
 }
 
-/// Adds a device that the manager's thread does not know.
+/// Adds a device that is hidden from the manager's thread.
 #[cfg(test)]
 pub(crate) fn add_device(device: Device) -> &'static Device {
     devices();
@@ -155,7 +155,7 @@ pub(crate) fn add_device(device: Device) -> &'static Device {
 /// Returns the next event of a channel, and its status.
 #[cfg(test)]
 pub(crate) fn event(channel: *mut rdma_event_channel) -> Option<(rdma_cm_event_type, c_int)> {
-    // SAFETY: tests keep their channels; the event is given back once.
+    // SAFETY: tests do not destroy their channels; the event is acknowledged once.
     unsafe {
         let event = crate::rdmacm::events::next_now(channel)?;
         let said = ((*event).event, (*event).status);
@@ -196,12 +196,12 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn new() -> Self {
-        // Creates the devices of other identifiers.
+        // Creates the devices of the other identifiers.
         device();
         let device = server_device();
         let channel = rdma_create_event_channel();
         let listener = Id::create(channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-        // SAFETY: created right here.
+        // SAFETY: the identifier was created above.
         let id = unsafe { &*listener };
         let source = SocketAddr::new(first_address(device), PORT);
         *id.lock() = Connection { state: State::Listening, source: Some(source), ..Default::default() };
@@ -211,7 +211,7 @@ impl Server {
         Self { device, tables, unresolved: Unresolved::default(), channel, listener }
     }
 
-    /// Releases its device for the next server.
+    /// Releases the device for the next server.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn end(self) {
         FREE.lock().unwrap().push(self.device);
@@ -247,7 +247,7 @@ impl Server {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         let id = Id::create(self.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
         let (local, peer) = (NEXT.fetch_add(1, Ordering::Relaxed), SocketAddr::new(peer, PORT));
-        // SAFETY: it was created right here.
+        // SAFETY: the identifier was created above.
         *unsafe { &*id }.lock() = Connection {
             state: State::HasConnection,
             source: Some(self.at()),
@@ -275,7 +275,7 @@ impl Server {
     #[cfg(test)]
     pub(crate) fn requests(&self) -> Vec<*mut Id> {
         let mut requests = Vec::new();
-        // SAFETY: the channel is alive; the listener keeps the events until they are given back.
+        // SAFETY: the channel is alive; the listener keeps the events until they are acknowledged.
         while let Some(event) = unsafe { crate::rdmacm::events::next_now(self.channel) } {
             // SAFETY: as above.
             unsafe {
@@ -297,7 +297,7 @@ thread_local! {
     pub(crate) static WHILE_REPORTED: std::cell::RefCell<Option<Box<dyn Fn()>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Replaces libibverbs' function in tests. That one would resolve the peer, for 3 s if it is gone.
+/// Replaces libibverbs' function in tests, which would resolve the peer for up to 3 s.
 #[cfg(test)]
 pub(crate) unsafe fn ibv_modify_qp(_: *mut ibv_qp, _: *mut ibv_qp_attr, _: c_int) -> c_int {
     WHILE_MODIFIED.with_borrow(|hook| hook.iter().for_each(|hook| hook()));

@@ -1,4 +1,4 @@
-//! Functions that are not supported: vendors' options, and `rdma_notify`. Each refuses with `EOPNOTSUPP`.
+//! Unsupported functions: vendor options, and `rdma_notify`. Each returns `EOPNOTSUPP`.
 
 use crate::rdmacm::errno::{UNSUPPORTED, set};
 

@@ -1,4 +1,4 @@
-//! XRC: targets and shared receive queues in a domain of the library's own, as in librdmacm.
+//! XRC: targets and shared receive queues in a domain that the library creates, as in librdmacm.
 
 use crate::abi::*;
 use crate::ibverbs::queue_pair::create_qp_ex;
@@ -18,7 +18,7 @@ fn default_domain(device: &Device) -> Result<*mut ibv_xrcd, Errno> {
     })
 }
 
-/// Creates a target, which of the attributes uses only `qp_context`.
+/// Creates a target. Of the attributes it uses only `qp_context`.
 ///
 /// # Safety
 /// The caller must pass an identifier whose device is open.
@@ -35,7 +35,7 @@ pub(crate) unsafe fn create_target(id: &Id, wanted: &ibv_qp_init_attr) -> Result
     made(unsafe { create_qp_ex(device.context, &mut attributes) })
 }
 
-/// Creates a shared receive queue of an XRC domain for `id`, with a completion queue of its own unless the attributes contain one.
+/// Creates a shared receive queue of an XRC domain for `id`, with its own completion queue unless the attributes contain one.
 ///
 /// # Safety
 /// The caller must pass a domain and attributes whose objects are null or alive.
@@ -63,7 +63,7 @@ pub(crate) unsafe fn create_srq(
         attributes.xrcd = default_domain(device)?;
     }
     if attributes.cq.is_null() {
-        // SAFETY: the identifier is alive, and its fields are this call's to fill.
+        // SAFETY: the identifier is alive, and only this call writes these fields.
         attributes.cq = unsafe { queue_pair::receive_queue(id, wanted.attr.max_wr) }?;
     }
     // SAFETY: the context is open, and the caller guarantees the rest.

@@ -1,11 +1,11 @@
-//! Addresses from hints, as in rdma-core.
+//! Tests of addresses from hints, compared with rdma-core.
 
 use super::*;
 use crate::rdmacm::address;
 use std::ptr::null_mut;
 
 fn storage(address: &str) -> libc::sockaddr_storage {
-    // SAFETY: all-zero bytes are an address, with room for either family.
+    // SAFETY: all-zero bytes are a valid address, with room for either family.
     let mut place: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     unsafe { address::write((&raw mut place).cast(), address.parse().unwrap()) };
@@ -13,15 +13,15 @@ fn storage(address: &str) -> libc::sockaddr_storage {
 }
 
 fn named(address: *const sockaddr) -> Option<String> {
-    // SAFETY: null, or a copied address.
+    // SAFETY: null, or an address that was copied.
     unsafe { address::read(address.cast()) }.ok().map(|address| address.to_string())
 }
 
-/// Returns the source and the destination that are found.
+/// Returns the source and the destination in the result.
 fn found(node: Option<&std::ffi::CStr>, hints: &rdma_addrinfo) -> (Option<String>, Option<String>) {
     let mut info = null_mut();
     let node = node.map_or(std::ptr::null(), std::ffi::CStr::as_ptr);
-    // SAFETY: the hints' addresses live through the call, and the result is freed once.
+    // SAFETY: the hints' addresses outlive the call, and the result is freed once.
     unsafe {
         assert_eq!(rdma_getaddrinfo(node, std::ptr::null(), hints, &mut info), 0);
         let both = (named((*info).ai_src_addr), named((*info).ai_dst_addr));
@@ -61,7 +61,7 @@ fn a_program_may_bring_its_addresses_in_the_hints() {
 fn a_call_without_node_service_and_hints_is_refused() {
     let mut info = null_mut();
     let null = std::ptr::null();
-    // SAFETY: null is refused, and the place is alive.
+    // SAFETY: null is refused, and the place for the result is alive.
     unsafe {
         assert_eq!(rdma_getaddrinfo(null, null, std::ptr::null(), &mut info), -1);
         assert_eq!(crate::rdmacm::errno::last(), INVALID);

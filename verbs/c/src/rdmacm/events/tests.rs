@@ -1,4 +1,4 @@
-//! Channels whose identifiers are destroyed or move to another channel.
+//! Tests of channels whose identifiers are destroyed or moved to another channel.
 
 use super::*;
 use crate::abi::{RDMA_PS_TCP, ibv_qp, rdma_event_channel};
@@ -21,10 +21,10 @@ fn events(channel: *mut rdma_event_channel) -> &'static EventChannel {
     unsafe { &*channel.cast() }
 }
 
-/// Returns whether a program that polls the channel would call `rdma_get_cm_event`.
+/// Returns whether the descriptor is readable, so that a polling program would call `rdma_get_cm_event`.
 fn is_readable(channel: *mut rdma_event_channel) -> bool {
     let mut watched = libc::pollfd { fd: events(channel).abi.fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: the pointer is to one descriptor, which is the number passed.
+    // SAFETY: the pointer is to one descriptor, and the number passed is 1.
     unsafe { libc::poll(&mut watched, 1, 0) == 1 }
 }
 
@@ -70,7 +70,7 @@ fn requests_leave_with_their_listener() {
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     let parameters = Parameters::Connection(rdma_conn_param::default());
     let request = QueuedEvent { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
-    // SAFETY: alive, as all in these tests.
+    // SAFETY: no test destroys its identifiers.
     unsafe { &*listener }.report_event(request);
     assert_eq!(events(channel).discard_events(listener), [child]);
     assert!(!is_readable(channel));
@@ -96,7 +96,7 @@ fn requests_move_with_their_listener() {
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
     let parameters = Parameters::Connection(rdma_conn_param::default());
     let request = QueuedEvent { id: child, listener, kind, status: 0, parameters, private: Vec::new() };
-    // SAFETY: alive, as all in these tests; the listener counts the request that `taken` takes.
+    // SAFETY: no test destroys its identifiers; the listener counts the request that `taken` receives.
     unsafe {
         (*listener).backlog.increment();
         (*listener).report_event(request);
@@ -111,7 +111,7 @@ fn requests_move_with_their_listener() {
     assert!(!is_readable(from) && !is_readable(to));
 }
 
-/// A thread has read the descriptor when the event is removed: the signal of the next event must not outlive that event.
+/// A thread has already read the descriptor when the event is removed. The signal of the next event must then be withdrawn with that event.
 #[test]
 fn a_signal_that_was_read_for_a_discarded_event_counts_once() {
     let channel = channel();
@@ -131,7 +131,7 @@ fn a_connection_that_is_being_established_keeps_identifier_and_queue_pair() {
     let channel = server.channel;
     let id = server.connection([10, 0, 0, 5].into(), Phase::ReplyReceived, 0x12);
     let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
-    // SAFETY: created right here, and not destroyed.
+    // SAFETY: the identifier was created above, and is not destroyed.
     unsafe {
         (*(*id).abi()).qp = &raw mut qp;
         (*id).report(RDMA_CM_EVENT_CONNECT_RESPONSE, 0);

@@ -1,4 +1,4 @@
-//! Addresses that programs bind to and resolve.
+//! Tests of the addresses that programs bind to and resolve.
 
 use super::*;
 use crate::rdmacm::device::devices_of;
@@ -18,7 +18,7 @@ fn called(result: c_int) -> Result<(), Errno> {
 }
 
 fn at(address: &str, call: impl FnOnce(*mut sockaddr) -> c_int) -> Result<(), Errno> {
-    // SAFETY: all-zero bytes are an address, with room for either family.
+    // SAFETY: all-zero bytes are a valid address, with room for either family.
     let mut place: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     unsafe { address::write((&raw mut place).cast(), address.parse().unwrap()) };
@@ -80,7 +80,7 @@ fn a_loopback_address_means_all_local_addresses_as_on_linux() {
 fn a_connection_to_a_loopback_address_is_to_this_device() {
     for (to, found) in [("127.0.0.1:7011", ours().ip()), ("[::1]:7011", "fd00::1".parse().unwrap())] {
         let id = id();
-        // SAFETY: the identifier is alive, and the channel its own.
+        // SAFETY: the identifier is alive, and the channel is its own.
         unsafe {
             at(to, |to| rdma_resolve_addr(id, null_mut(), to, 100)).unwrap();
             let event = next_now((*id).channel).unwrap();
@@ -90,7 +90,7 @@ fn a_connection_to_a_loopback_address_is_to_this_device() {
         }
         assert_eq!(addresses(id), (found, found));
     }
-    // From a loopback address to another host: from our address towards it.
+    // A loopback source with another host as the destination selects our address for that host.
     let id = id();
     bind(id, "127.0.0.1:7012").unwrap();
     // SAFETY: the identifier is alive.
@@ -107,7 +107,7 @@ fn listeners_of_both_families_share_a_port() {
     bind(v6, "[::]:7021").unwrap();
     listen(v6).unwrap();
     assert_eq!(only_its_family(v6), Err(INVALID), "it listens");
-    // Without the option an IPv6 listener is one of IPv4 too.
+    // Without the option, an IPv6 listener at all addresses also listens at the IPv4 ones.
     assert_eq!(bind(id(), "[::]:7021"), UNAVAILABLE);
     assert_eq!(bind(id(), "10.0.0.1:7021"), UNAVAILABLE);
 }
@@ -132,14 +132,14 @@ fn a_used_address_is_refused_as_on_linux() {
     assert_eq!(listen(other), TAKEN, "one listens at a time");
 }
 
-/// IBA A11.2: a port's service begins with the port space's prefix.
+/// IBA A11.2: the service of a port begins with the prefix of the port space.
 #[test]
 fn a_service_is_its_port_space_and_port() {
     assert_eq!(service(RDMA_PS_TCP, 7174), 0x0106_1c06);
     assert_eq!(service(RDMA_PS_UDP, 7174), 0x0111_1c06);
 }
 
-/// The address determines the device: the one that the program binds to, or else the one that leads to the peer.
+/// The address determines the device: the one that the program binds to, or else our address for the peer.
 #[test]
 fn an_identifier_is_on_the_device_of_its_address() {
     for (bound, to, device) in [
@@ -160,7 +160,7 @@ fn an_identifier_is_on_the_device_of_its_address() {
     assert_eq!(bind(id(), "10.8.0.1:7031"), UNAVAILABLE);
 }
 
-/// A listener at every address receives from each device, and has its port on each.
+/// A listener at all addresses receives requests from each device, and claims its port on each.
 #[test]
 fn a_service_at_every_address_is_held_on_every_device() {
     let devices = crate::rdmacm::test_environment::devices();
@@ -176,14 +176,15 @@ fn a_service_at_every_address_is_held_on_every_device() {
     assert!(devices_of(&claim("10.8.0.1")).is_err());
 }
 
-/// `rdma_set_option(3)`: the path's traffic class, as Linux has it for RoCE (`cma_resolve_iboe_route`).
+/// `rdma_set_option(3)`: the traffic class of the path, as in Linux for RoCE (`cma_resolve_iboe_route`).
 #[test]
 fn the_type_of_service_is_the_paths_traffic_class() {
     let id = id();
     let mut tos = 0x68_u8;
     let set = |tos: &mut u8, length| {
         let (level, option) = (RDMA_OPTION_ID as c_int, RDMA_OPTION_ID_TOS as c_int);
-        // SAFETY: the identifier is alive. The value has the length that is passed, or that length is refused before the value is read.
+        // SAFETY: the identifier is alive. The value has the length that is passed, or the call refuses that length before it reads the
+        // value.
         called(unsafe { rdma_set_option(id, level, option, std::ptr::from_mut(tos).cast(), length) })
     };
     assert_eq!(set(&mut tos, 4), Err(INVALID), "one byte");

@@ -1,4 +1,4 @@
-//! Requests with forged sources, on a device for which a test chooses the hosts that answer.
+//! Tests of requests with forged sources, on a device with simulated neighbours.
 
 use super::*;
 use crate::abi::*;
@@ -11,7 +11,7 @@ use verbs::cm::machine::message::{self, FIRST_CHECK, Kind};
 use verbs::cm::machine::unresolved::LIMIT;
 
 fn peer(id: *mut Id) -> IpAddr {
-    // SAFETY: nothing destroys it.
+    // SAFETY: no test destroys the identifier.
     unsafe { &*id }.lock().destination.unwrap().ip()
 }
 
@@ -39,7 +39,7 @@ fn requests_with_spoofed_sources_delay_no_other_request() {
         network().sent.iter().filter(|(to, _)| *to == honest).map(|(_, mad)| *mad).collect();
     assert_eq!(answers.len(), 1);
     assert_eq!(message::kind(&answers[0]), Some(Kind::MessageReceipt), "the program has not answered it yet");
-    // A host that does not answer is looked up more and more rarely, and then dropped.
+    // A host that does not answer is checked at growing intervals, and then its request is dropped.
     let mut rounds = 0;
     loop {
         let Some(next) = server.device.machine().unresolved.next() else { break };
@@ -62,7 +62,7 @@ fn a_repeated_request_is_reported_once() {
     network().there.insert(late);
     server.run_timers(Instant::now() + FIRST_CHECK);
     assert_eq!(server.requests().len(), 2);
-    // Now it is resolved, and its request is reported at once.
+    // The source is resolved now, and its request is reported at once.
     server.receive_request(late, 3);
     assert_eq!(server.requests().len(), 1);
 }
@@ -74,7 +74,7 @@ fn accepting_does_not_delay_other_requests() {
     network().there.insert(honest);
     server.receive_request(honest, 1);
     let id = server.requests()[0];
-    // SAFETY: nothing destroys it.
+    // SAFETY: no test destroys the identifier.
     let free = move || assert!(unsafe { &*id }.is_free(), "whoever needs this connection waits");
     WHILE_MODIFIED.set(Some(Box::new(free)));
     let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
@@ -88,7 +88,7 @@ fn accepting_does_not_delay_other_requests() {
     assert!(network().sent.iter().any(|(to, mad)| *to == honest && message::kind(mad) == Some(Kind::Reply)));
 }
 
-/// Linux takes the accepting side's path from the request (`cm_format_paths_from_req`).
+/// Linux derives the accepting side's path from the request (`cm_format_paths_from_req`).
 #[test]
 fn an_accepted_queue_pair_has_the_traffic_class_of_the_request() {
     let mut server = Server::new();

@@ -1,4 +1,4 @@
-//! The events of connections, and how connections end.
+//! Tests of the events of connections, and of their ends.
 
 use super::*;
 use crate::abi::*;
@@ -20,15 +20,15 @@ fn event(server: &Server) -> Option<rdma_cm_event_type> {
     crate::rdmacm::test_environment::event(server.channel).map(|(kind, _)| kind)
 }
 
-/// Returns the messages that a peer was sent: each one's kind, with its sender's communication id.
+/// Returns the messages that were sent to a peer: the kind of each, and its sender's communication id.
 fn sent(peer: IpAddr) -> Vec<(Kind, u32)> {
     let sent = &network().sent;
     let to_it = sent.iter().filter(|(to, _)| *to == peer);
     to_it.filter_map(|(_, mad)| Some((message::kind(mad)?, message::ids(mad).0))).collect()
 }
 
-/// IBA 12.6.10, 12.9.8.4: TIME_WAIT comes before another use of the identifiers. As with rdma-core, the queue pair works until the program
-/// ends it, unless the peer has rejected the connection.
+/// IBA 12.6.10, 12.9.8.4: TIME_WAIT precedes another use of the identifiers. As with rdma-core, the queue pair works until the program ends
+/// it, unless the peer has rejected the connection.
 #[test]
 fn a_connection_ends_once_and_its_queue_pair_with_a_rejection() {
     let mut server = Server::new();
@@ -55,7 +55,7 @@ fn a_connection_ends_once_and_its_queue_pair_with_a_rejection() {
     }
 }
 
-/// As in Linux, whichever side times out. The peer is informed by a rejection.
+/// As in Linux, for a timeout on either side. The peer receives a rejection.
 #[test]
 fn a_peer_that_does_not_answer_is_unreachable() {
     let mut server = Server::new();
@@ -116,7 +116,7 @@ fn a_forked_process_ends_no_connection_of_its_parent() {
     let peer: IpAddr = [10, 3, 0, 7].into();
     for (process, messages) in [(Process::other(), 0), (Process::this(), 1)] {
         let id = server.connection(peer, Phase::Established, 0x341);
-        // SAFETY: nothing else uses the identifier. The parent's CM connection is not in the child's machine.
+        // SAFETY: no other code uses the identifier. The parent's CM connection is not in the child's machine.
         unsafe { (*id).process = process };
         if process == Process::other() {
             // SAFETY: as above.
@@ -216,7 +216,7 @@ fn any_message_has_at_most_one_answer_and_events_are_bounded() {
     let answers: usize = peers.iter().map(|peer| sent(*peer).len()).sum();
     assert!(answers <= rounds, "{answers} answers to {rounds} messages");
     let events = std::iter::from_fn(|| event(&server)).count();
-    // A listener's backlog, each request's end, and the events of the other connections.
+    // The backlog of the listener, the end of each request, and the events of the other connections.
     assert!((1024..=2 * 1024 + 3 * known.len()).contains(&events), "{events} events");
 }
 
@@ -227,7 +227,7 @@ fn the_end_of_a_device_is_reported_once_to_its_connections() {
     let accepted = connection(&server, peer, Phase::Established, 0x391);
     let requested = connection(&server, peer, Phase::RequestSent, 0x392);
     let manager = Manager::new(EventFd::new(libc::EFD_NONBLOCK).unwrap());
-    // The side that requests a connection has a key from the resolution of the address.
+    // The requesting side has a key since the resolution of the address.
     requested.lock().request_id = manager.lock().insert(server.device, requested).unwrap();
     manager.remove(server.device);
     let events: Vec<_> = std::iter::from_fn(|| event(&server)).collect();

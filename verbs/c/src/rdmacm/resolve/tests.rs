@@ -1,4 +1,4 @@
-//! Destinations that answer late or never.
+//! Tests of destinations that answer late or never.
 
 use super::*;
 use crate::rdmacm::events::rdma_create_event_channel;
@@ -66,7 +66,7 @@ fn a_waiting_program_gets_an_error_if_no_host_answers() {
     crate::rdmacm::test_environment::device();
     let resolve = |peer: IpAddr| {
         let mut id = std::ptr::null_mut();
-        // SAFETY: all-zero bytes are an address, with room for either family; the identifier is alive.
+        // SAFETY: all-zero bytes are a valid address, with room for either family; the identifier is alive.
         unsafe {
             // Calls of an identifier without a channel wait for their events.
             assert_eq!(rdma_create_id(std::ptr::null_mut(), &mut id, std::ptr::null_mut(), RDMA_PS_TCP), 0);

@@ -1,4 +1,4 @@
-//! Sockets: their creation, binding, connection and closing.
+//! Functions that create, bind, connect and close sockets.
 
 use super::datagrams::Datagrams;
 use super::options::Options;
@@ -17,7 +17,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::sync::PoisonError;
 
-/// The time limit for resolving an address or a route, ms.
+/// Timeout of the resolution of an address or a route, ms.
 const RESOLVE_TIMEOUT_MS: c_int = 2000;
 
 /// Converts the result of a function of this library, 0 or -1, into a `Result`.
@@ -55,8 +55,8 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
     })
 }
 
-/// Returns whether the caller is a thread of the device. While the program's first call opens the device, such a thread calls socket(2), which
-/// librspreload redirects here: it would wait for that first call. After an error, librspreload calls the kernel.
+/// Returns whether the caller is a thread of the device. While the program's first call opens the device, such a thread calls socket(2),
+/// which librspreload redirects here. It would wait for that first call to return. After an error, librspreload calls the kernel.
 fn is_device_thread() -> bool {
     let mut name = [0_u8; 16];
     // SAFETY: the kernel writes at most 16 bytes, for which `name` has room.
@@ -96,17 +96,17 @@ pub extern "C" fn rlisten(number: c_int, backlog: c_int) -> c_int {
     })
 }
 
-/// Takes the next connection request. Returns the peer's identifier and its greeting.
+/// Waits for the next connection request. Returns the peer's identifier and its greeting.
 fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
     let channel = listener.id().channel();
     loop {
         let is_blocking = {
             let inner = listener.lock();
             let Phase::Listening = inner.phase else { return Err(INVALID) };
-            // With the lock held, so that each of several threads takes another one.
+            // The lock is held, so that each of several threads receives a different request.
             // SAFETY: the channel is alive as long as the identifier.
             if let Some(event) = unsafe { events::next_now(channel) } {
-                // SAFETY: the event was created above, and is acknowledged once.
+                // SAFETY: `next_now` returned the event, which is acknowledged once.
                 unsafe {
                     let (kind, id) = ((*event).event, (*event).id.cast::<Id>());
                     let greeting = Greeting::read(events::private_data(event));
@@ -123,7 +123,7 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
             return Err(Errno(libc::EAGAIN));
         }
         let mut watched = libc::pollfd { fd: listener.number(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor, which is open as long as the socket.
+        // SAFETY: one descriptor, which is open as long as the socket exists.
         if unsafe { libc::poll(&mut watched, 1, -1) } < 0 {
             return Err(last());
         }
@@ -136,7 +136,7 @@ fn next_peer(listener: &Socket) -> Result<(*mut Id, Option<Greeting>), Errno> {
 /// The caller must be the only owner of the identifier.
 unsafe fn accept_peer(id: *mut Id, peer: &Greeting, options: &Options) -> Result<c_int, Errno> {
     let channel = EventChannel::create()?;
-    // SAFETY: guaranteed by the caller; the channel becomes the identifier's own.
+    // SAFETY: guaranteed by the caller; the identifier becomes the owner of the channel.
     unsafe {
         let moved = (*id).migrate(channel);
         let stream = moved.and_then(|()| Stream::accept(id, &options.sizes(), peer));
@@ -163,10 +163,10 @@ pub unsafe extern "C" fn raccept(
         loop {
             let (id, greeting) = next_peer(&listener)?;
             let options = listener.lock().options.clone();
-            // SAFETY: the identifier is that of the request, and nothing else knows it.
+            // SAFETY: the identifier is that of the request, and no other code has it.
             unsafe {
                 let Some(greeting) = greeting else {
-                    // The peer is not a socket.
+                    // The peer is not an rsocket.
                     rdma_reject((*id).abi(), std::ptr::null(), 0);
                     Id::destroy(id);
                     continue;
@@ -192,8 +192,8 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
             return datagrams.connect(unsafe { address::read(to.cast()) }?);
         }
         match inner.phase {
-            // SAFETY: the identifier is the socket's own; the address is as the manual page has it. Because it has a channel, these
-            // calls do not wait.
+            // SAFETY: the socket owns the identifier; the address fulfils the contract of the manual page. These calls do not wait, because
+            // the identifier has a channel.
             Phase::Idle => unsafe {
                 let id = socket.id().abi();
                 called(rdma_resolve_addr(id, std::ptr::null_mut(), to.cast_mut(), RESOLVE_TIMEOUT_MS))?;
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn rconnect(number: c_int, to: *const sockaddr, _length: l
     })
 }
 
-/// Ends one direction or both, and waits until everything sent has arrived.
+/// Shuts down one direction or both, and waits until all sent data has arrived.
 fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
     let up = |stream: &Stream| matches!(stream.state, StreamState::Up | StreamState::Accepting);
     socket.wait(true, |stream: &mut Stream| (!up(stream) || stream.sender.may_control()).then_some(()))?;
@@ -276,7 +276,7 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
         let socket = socket(number)?;
         let state = socket.lock().stream_state();
         if matches!(state, Some(StreamState::Up | StreamState::Accepting)) {
-            // The socket closes even if the peer is gone.
+            // The socket is closed even if the peer does not answer.
             let _ = shut_down(&socket, libc::SHUT_RDWR);
         } else if socket.lock().datagrams().is_some() {
             let _ = socket.wait(true, |datagrams: &mut Datagrams| datagrams.all_left().then_some(()));
@@ -286,7 +286,7 @@ pub extern "C" fn rclose(number: c_int) -> c_int {
     })
 }
 
-/// Writes an address, cut off at the available room, and its full length.
+/// Writes an address, truncated to the available room, and its full length.
 ///
 /// # Safety
 /// The caller must fulfil the contract of getsockname(2).
@@ -296,7 +296,7 @@ pub(super) unsafe fn show(
     length: *mut libc::socklen_t,
 ) -> Result<(), Errno> {
     let found = found.ok_or(Errno(libc::ENOTCONN))?;
-    // SAFETY: all-zero bytes are an address, with room for either family; the program has room for `*length` bytes.
+    // SAFETY: all-zero bytes are a valid address, with room for either family; the program has room for `*length` bytes.
     unsafe {
         let room = out(length)?;
         out(into)?;

@@ -1,6 +1,6 @@
-//! A datagram socket: no connection, no order, no repetition. It has a [`Port`] on each device that leads to a peer.
+//! A datagram socket: no connection, no order, no retransmission. It has a [`Port`] on each device that it uses for a peer.
 //!
-//! No thread answers for the program: the kernel's messages from peers are read when the program next calls the library.
+//! No thread handles messages for the program: datagrams from the kernel are read when the program next calls the library.
 
 use super::introduction::{Introduction, Source};
 use super::kernel::Kernel;
@@ -18,14 +18,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{c_int, c_short};
 use std::net::{IpAddr, SocketAddr};
 
-/// The maximum number of known peers. A new one replaces another, which introduces itself again later.
+/// Maximum number of known peers. A new peer replaces another, which introduces itself again later.
 const MAX_PEERS: usize = 1024;
-/// The maximum number of datagrams from the kernel that are queued for the program. The kernel queues further ones, and drops the excess.
+/// Maximum number of datagrams from the kernel that are queued for the program. The kernel queues further ones, and drops the excess.
 const MAX_KERNEL_DATAGRAMS: usize = 64;
 
 pub(super) struct Datagrams {
     pub(super) kernel: Kernel,
-    /// The numbers of datagrams to send and to receive for which a new port has room.
+    /// Numbers of datagrams to send and to receive for which a new port has room.
     pub(super) places: (u32, u32),
     ports: Vec<Port>,
     peers: BTreeMap<SocketAddr, Peer>,
@@ -36,20 +36,20 @@ pub(super) struct Datagrams {
 
 /// A datagram that the program has not read.
 enum QueuedDatagram {
-    /// In the memory of the port with this index.
+    /// A datagram in the memory of the port with this index.
     InPort(usize, ReceivedDatagram),
-    /// From the kernel.
+    /// A datagram from the kernel.
     FromKernel(SocketAddr, Vec<u8>),
 }
 
 struct Peer {
-    /// The index of the port for it.
+    /// Index of the peer's port.
     port: usize,
-    /// Our address, as the peer sees it.
+    /// Our address, as the peer receives it.
     source: SocketAddr,
-    /// The address of its device.
+    /// Address of the peer's device.
     destination: IpAddr,
-    /// Its queue pair, once it has introduced itself.
+    /// QPN of the peer, once it has introduced itself.
     qpn: Option<u32>,
     handle: Option<Handle>,
 }
@@ -67,8 +67,8 @@ impl Drop for Handle {
 }
 
 impl Peer {
-    /// Returns the handle and the queue pair by which datagrams reach the peer, if both are known. Starts to resolve its Ethernet address if
-    /// that is not known.
+    /// Returns the address handle and the QPN for datagrams to the peer, if both are known. Starts to resolve the peer's Ethernet address
+    /// if it is not.
     fn find(&mut self, device: &Device) -> Option<(*mut ibv_ah, u32)> {
         let qpn = self.qpn?;
         if self.handle.is_none() {
@@ -86,7 +86,7 @@ impl Peer {
         attributes.grh.sgid_index =
             ours.or_else(|_| device.gid_index(device.address_towards(self.destination)?))?;
         attributes.grh.hop_limit = 64;
-        // SAFETY: the domain is kept for the process's life; the peer is known, so the call doesn't wait for it.
+        // SAFETY: the domain exists as long as the process; the peer is resolved, so the call does not block.
         made(unsafe { ibv_create_ah(default_domain(device)?, &mut attributes) }).map(Handle)
     }
 }
@@ -103,7 +103,7 @@ impl Datagrams {
         })
     }
 
-    /// Returns whether no queue pair exists yet, so that the number of places may change.
+    /// Returns whether there is no port yet, so that the numbers of datagrams may change.
     pub(super) fn has_no_port(&self) -> bool {
         self.ports.is_empty()
     }
@@ -115,12 +115,12 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Returns our address towards a peer: the socket's own, or the one that the kernel chooses.
+    /// Returns our address for a peer: the socket's own, or the one that the kernel chooses.
     fn source(&self, to: IpAddr) -> Result<SocketAddr, Errno> {
         let name = || self.kernel.name().ok_or(Errno(libc::ENOTCONN));
         let mut own = name()?;
         if own.port() == 0 {
-            // The kernel chooses a port.
+            // Binding lets the kernel choose a port.
             self.kernel.bind(own)?;
             own = name()?;
         }
@@ -130,7 +130,7 @@ impl Datagrams {
         Ok(own)
     }
 
-    /// Finds the device for a peer, unless the peer is known.
+    /// Chooses the device for a peer, unless the peer is known.
     fn find_device(&mut self, to: SocketAddr) -> Result<(), Errno> {
         if self.peers.contains_key(&to) {
             return Ok(());
@@ -154,7 +154,7 @@ impl Datagrams {
         Ok(())
     }
 
-    /// Sends a message through the kernel, with our introduction in front.
+    /// Sends a message through the kernel, after our introduction.
     fn introduce(&self, to: SocketAddr, data: Option<&[u8]>) -> Result<(), Errno> {
         let peer = self.peers.get(&to).ok_or(Errno(libc::ENOTCONN))?;
         let qpn = self.ports[peer.port].qpn();
@@ -177,14 +177,14 @@ impl Datagrams {
                 peer.qpn = Some(introduction.qpn);
             }
             if introduction.has_data {
-                // If it is lost, the peer introduces itself again.
+                // If our introduction is lost, the peer introduces itself again.
                 let _ = self.introduce(from, None);
                 self.queued.push_back(QueuedDatagram::FromKernel(from, message[header..].to_vec()));
             }
         }
     }
 
-    /// Sends a datagram. Returns `None` if there is no room for it now.
+    /// Sends a datagram. Returns `None` if there is no room for it yet.
     pub(super) fn send(&mut self, to: Option<SocketAddr>, data: &[u8]) -> Option<Result<usize, Errno>> {
         let Some(to) = to.or(self.connected) else { return Some(Err(Errno(libc::EDESTADDRREQ))) };
         self.send_to(to, data).transpose()
@@ -212,7 +212,8 @@ impl Datagrams {
         Ok(Some(data.len()))
     }
 
-    /// Copies the oldest datagram, as far as it fits. Returns the number of bytes and the sender, or `None` if there is none.
+    /// Copies the oldest datagram, truncated to the available room. Returns the number of bytes and the sender, or `None` if there is no
+    /// datagram.
     pub(super) fn receive(&mut self, into: &mut [u8], peek: bool) -> Option<(usize, SocketAddr)> {
         let result = match self.queued.front()? {
             QueuedDatagram::FromKernel(from, data) => {
@@ -232,7 +233,7 @@ impl Datagrams {
         Some(result)
     }
 
-    /// Returns whether all datagrams have left.
+    /// Returns whether all datagrams have been sent.
     pub(super) fn all_left(&self) -> bool {
         self.ports.iter().all(Port::all_left)
     }

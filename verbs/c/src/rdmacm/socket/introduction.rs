@@ -1,11 +1,11 @@
 //! The headers of datagrams, as in rdma-core's rsockets.
 //!
-//! The first datagram to a peer goes through the kernel's UDP, after an introduction with the sender's queue pair number. The peer
-//! introduces itself in return, without data. From then on, datagrams go through the queue pairs, each after its sender's address.
+//! The first datagram to a peer is sent through the kernel's UDP, after an introduction with the sender's QPN. The peer introduces itself
+//! in return, without data. Further datagrams are sent through the queue pairs, each after its sender's address.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// The header of a datagram on a queue pair: the address of the sender's socket.
+/// Header of a datagram on a queue pair: the address of the sender's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Source(pub(super) SocketAddr);
 
@@ -31,7 +31,7 @@ impl Source {
         (bytes, length)
     }
 
-    /// Reads the header at the start of a datagram. Returns the data's offset, too, or `None` if it is no such header.
+    /// Reads the header at the start of a datagram. Also returns the offset of the data. Returns `None` if the header is invalid.
     pub(super) fn read(bytes: &[u8]) -> Option<(Self, usize)> {
         let port = u16::from_be_bytes([*bytes.get(2)?, *bytes.get(3)?]);
         let (ip, length) = match (bytes[0], bytes[1]) {
@@ -44,17 +44,17 @@ impl Source {
 }
 
 const TAG: [u8; 4] = [0x55; 4];
-/// The kinds of introduction: a datagram follows it, or nothing.
+/// Types of introductions: with a datagram, and without one.
 const DATA: u8 = 0;
 const CONTROL: u8 = 7;
 
-/// The header of a message in the kernel's UDP.
+/// Header of a message in the kernel's UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Introduction {
     pub(super) qpn: u32,
-    /// The address of the queue pair's device, of the family of the message itself.
+    /// The address of the queue pair's device, of the same family as the message.
     pub(super) ip: IpAddr,
-    /// Whether a datagram follows, because the sender does not know the receiver's queue pair.
+    /// Whether a datagram follows. It does if the sender does not know the receiver's QPN.
     pub(super) has_data: bool,
 }
 
@@ -81,7 +81,8 @@ impl Introduction {
         (bytes, length)
     }
 
-    /// Reads the header at the start of a message from `from`. Returns the data's offset, too, or `None` if it is no introduction.
+    /// Reads the header at the start of a message from `from`. Also returns the offset of the data. Returns `None` if it is no
+    /// introduction.
     pub(super) fn read(bytes: &[u8], from: IpAddr) -> Option<(Self, usize)> {
         let (length, address) = (usize::from(*bytes.get(6)?), bytes.get(12..)?);
         let ip = match (bytes[4], length, from) {
@@ -108,11 +109,11 @@ mod tests {
         for source in sources() {
             let (bytes, length) = Source(source).write();
             assert_eq!(Source::read(&bytes[..length]), Some((Source(source), length)));
-            // A shorter header, and one of another length, is refused.
+            // A shorter header, and one with another length field, is refused.
             assert_eq!(Source::read(&bytes[..length - 1]), None);
             assert_eq!(Source::read(&[&[bytes[0], 9], &bytes[2..]].concat()), None);
         }
-        // The layout of rdma-core: version, length, port, address.
+        // Layout of rdma-core: version, length, port, address.
         let (bytes, length) = Source(sources()[0]).write();
         assert_eq!(bytes[..length], [4, 8, 0x1c, 0x06, 10, 1, 2, 3]);
         assert_eq!(Source::read(&[]), None);
@@ -134,7 +135,7 @@ mod tests {
                 assert_eq!(read(&foreign[..length]), None, "another tag");
             }
         }
-        // The layout of rdma-core: tag, version, what follows, length, reserved, queue pair, address.
+        // Layout of rdma-core: tag, version, type, length, reserved, QPN, address.
         let introduction = Introduction { qpn: 0x42, ip: sources()[0].ip(), has_data: false };
         let bytes = [0x55, 0x55, 0x55, 0x55, 4, 7, 16, 0, 0, 0, 0, 0x42, 10, 1, 2, 3];
         assert_eq!(introduction.write().0[..16], bytes);

@@ -1,6 +1,6 @@
-//! The kernel's UDP socket of a datagram socket. It has the address, and the first message to each peer passes through it.
+//! The kernel's UDP socket of a datagram socket. It has the address, and sends the first message to each peer.
 //!
-//! All calls are system calls: a program may have replaced libc's functions by its own, which call this library.
+//! All calls are direct system calls, because a program may replace libc's functions by its own, which call this library.
 
 use crate::rdmacm::address;
 use crate::rdmacm::errno::{Errno, last};
@@ -17,9 +17,9 @@ fn checked(result: c_long) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| last())
 }
 
-/// Returns an address as the kernel reads it, with its length.
+/// Returns an address in the kernel's format, with its length.
 fn name(of: SocketAddr) -> (sockaddr_storage, socklen_t) {
-    // SAFETY: all-zero bytes are an address, with room for either family.
+    // SAFETY: all-zero bytes are a valid address, with room for either family.
     let mut whole: sockaddr_storage = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     unsafe { address::write((&raw mut whole).cast(), of) };
@@ -28,7 +28,7 @@ fn name(of: SocketAddr) -> (sockaddr_storage, socklen_t) {
 }
 
 impl Kernel {
-    /// Creates a socket of `AF_INET` or `AF_INET6` on which no call waits.
+    /// Creates a non-blocking socket of `AF_INET` or `AF_INET6`.
     pub(super) fn new(domain: c_int) -> Result<Self, Errno> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: the call has only numbers as arguments.
@@ -65,7 +65,7 @@ impl Kernel {
     }
 
     fn asked(&self, call: c_long) -> Option<SocketAddr> {
-        // SAFETY: all-zero bytes are an address, and `length` is the size of its room.
+        // SAFETY: all-zero bytes are a valid address, and `length` is the size of its room.
         unsafe {
             let (mut whole, mut length): (sockaddr_storage, _) = (std::mem::zeroed(), LONGEST);
             checked(libc::syscall(call, self.descriptor(), &raw mut whole, &raw mut length)).ok()?;
@@ -78,7 +78,7 @@ impl Kernel {
         let (mut whole, length) = name(to);
         let mut pieces =
             parts.map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
-        // SAFETY: all-zero bytes are a message; what it refers to is alive and as long as stated.
+        // SAFETY: all-zero bytes are a valid message; the memory that it refers to is alive and has the stated lengths.
         unsafe {
             let mut message: libc::msghdr = std::mem::zeroed();
             (message.msg_name, message.msg_namelen) = ((&raw mut whole).cast(), length);
@@ -91,7 +91,7 @@ impl Kernel {
 
     /// Receives a message. Returns its length and its sender, or `None` if there is none.
     pub(super) fn receive(&self, into: &mut [u8]) -> Option<(usize, SocketAddr)> {
-        // SAFETY: all-zero bytes are an address; `into` and the address have the room that is passed.
+        // SAFETY: all-zero bytes are a valid address; `into` and the address have the room that is passed.
         unsafe {
             let (mut whole, mut length): (sockaddr_storage, _) = (std::mem::zeroed(), LONGEST);
             let received = libc::syscall(

@@ -1,4 +1,4 @@
-//! Memory of the program that a stream's peer writes by `riowrite`, and the related calls.
+//! Memory of the program that the peer of a stream writes by `riowrite`, and the related calls.
 
 use super::memory::Registered;
 use super::sender::Write;
@@ -13,7 +13,7 @@ use libc::{off_t, size_t};
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 
-/// The offset that stands for the memory's own address.
+/// The `offset` argument that selects the address of the memory as the offset.
 const OWN_ADDRESS: off_t = -1;
 
 /// Memory that the peer may write.
@@ -34,14 +34,14 @@ impl Drop for Mapped {
 #[derive(Default)]
 pub(super) struct Mappings {
     mapped: Vec<Option<Mapped>>,
-    /// The memory from which entries are sent, each from its own place.
+    /// The memory from which table entries are sent, with a place for each index.
     entries: Option<Registered>,
     table: Target,
     big_endian: bool,
 }
 
 impl Mappings {
-    /// Records the peer's table, which follows its list.
+    /// Records the address of the peer's table, which follows its list.
     pub(super) fn on_greeting(&mut self, peer: &Greeting) {
         let list = u64::from(peer.list.length) * Target::SIZE as u64;
         let address = peer.list.address.wrapping_add(list);
@@ -49,10 +49,10 @@ impl Mappings {
         self.big_endian = peer.big_endian;
     }
 
-    /// Registers memory at a free index. Returns the WRITE that informs the peer.
+    /// Registers memory at a free index. Returns the WRITE that announces it to the peer.
     ///
     /// # Safety
-    /// The caller must ensure that the domain is alive, and that the memory stays the program's until it is removed.
+    /// The caller must ensure that the domain is alive, and that the program keeps the memory until it is removed.
     pub(super) unsafe fn add(
         &mut self,
         pd: *mut ibv_pd,
@@ -91,7 +91,7 @@ impl Mappings {
         })
     }
 
-    /// Deregisters memory. If the peer writes there afterwards, the connection ends.
+    /// Deregisters memory. A later write of the peer to it ends the connection.
     fn remove(&mut self, start: *mut c_void, length: usize) -> Result<(), Errno> {
         let same = |place: &&mut Option<Mapped>| {
             place.as_ref().is_some_and(|mapped| mapped.start == start && mapped.length == length)
@@ -101,7 +101,7 @@ impl Mappings {
     }
 }
 
-/// Returns whether a stream can be used, or `None` while it is being connected.
+/// Returns whether a stream is usable, or `None` while it is being connected.
 fn ready(stream: &Stream) -> Option<Result<(), Errno>> {
     match stream.state {
         StreamState::Connecting | StreamState::Accepting => None,
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn riomap(
             return Err(INVALID);
         }
         if protection == libc::PROT_NONE {
-            // No peer may write it.
+            // The peer may not write the memory.
             return socket.lock().stream().map(|_| 0);
         }
         let announced = socket.wait(true, |stream: &mut Stream| match ready(stream)? {
@@ -149,7 +149,7 @@ pub extern "C" fn riounmap(number: c_int, start: *mut c_void, length: size_t) ->
     crate::rdmacm::errno::status(|| socket(number)?.lock().stream()?.mappings.remove(start, length))
 }
 
-/// Writes all data, or as much as is possible without waiting.
+/// Writes all data, or, without blocking, as much as possible.
 fn write(socket: &Socket, data: &[u8], offset: u64, flags: c_int) -> Result<usize, Errno> {
     let is_blocking = is_blocking(socket, flags);
     let mut done = 0;

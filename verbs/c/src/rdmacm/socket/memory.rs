@@ -17,7 +17,7 @@ pub(super) struct Registered {
     region: Option<NonNull<ibv_mr>>,
 }
 
-// SAFETY: the memory is this object's own, and any thread may use a region of libibverbs.
+// SAFETY: this object owns the memory, and any thread may use a region of libibverbs.
 unsafe impl Send for Registered {}
 
 impl Registered {
@@ -34,7 +34,7 @@ impl Registered {
     fn allocate(length: usize) -> Result<Self, Errno> {
         let none = Errno(libc::ENOMEM);
         let layout = Layout::from_size_align(length.max(1), ALIGNMENT).map_err(|_| none)?;
-        // SAFETY: the layout has at least a byte.
+        // SAFETY: the layout has at least one byte.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(none)?;
         Ok(Self { start, layout, region: None })
     }
@@ -53,7 +53,7 @@ impl Registered {
     }
 
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: the region is registered as long as this lives.
+        // SAFETY: the region is registered as long as this object lives.
         self.region.map_or(0, |region| unsafe { region.as_ref().lkey })
     }
 
@@ -62,15 +62,15 @@ impl Registered {
         self.region.map_or(0, |region| unsafe { region.as_ref().rkey })
     }
 
-    /// Copies bytes in at `at`. Panics if they do not fit.
+    /// Copies bytes into the memory at `at`. Panics if they do not fit.
     pub(super) fn write(&mut self, at: usize, bytes: &[u8]) {
         assert!(at <= self.len() && bytes.len() <= self.len() - at);
-        // SAFETY: within the memory.
+        // SAFETY: the assertion checks that the range is in the memory.
         let copied = unsafe { host_memory::copy_in(self.start.as_ptr().add(at), bytes) };
         assert!(copied.is_ok(), "the memory is mapped");
     }
 
-    /// Copies bytes out from `at`. Panics if there are fewer.
+    /// Copies bytes out of the memory from `at`. Panics if there are fewer.
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         assert!(at <= self.len() && into.len() <= self.len() - at);
         // SAFETY: as above.
@@ -81,7 +81,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        // SAFETY: registered and allocated by `new`; nothing refers to it afterwards.
+        // SAFETY: `new` registered and allocated the memory; nothing refers to it afterwards.
         unsafe {
             if let Some(region) = self.region {
                 ibv_dereg_mr(region.as_ptr());

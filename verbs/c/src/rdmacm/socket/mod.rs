@@ -1,8 +1,8 @@
 //! `rsocket(7)`: streams and datagrams over RDMA, with the calls of sockets.
 //!
-//! A socket's number is its event channel's descriptor. `wire` has the messages between two streams, `stream` a connection with its
-//! `sender` and `receiver`, `datagrams` a datagram socket, whose headers are in `introduction`. `calls` and `transfer` have the functions
-//! that programs call, and `poll` the waiting for several sockets.
+//! The number of a socket is the descriptor of its event channel. `wire` defines the messages between two streams. `stream` is a connection
+//! with its `sender` and `receiver`, and `datagrams` a datagram socket, whose headers are in `introduction`. `calls` and `transfer` contain
+//! the functions that programs call, and `poll` those that wait for several sockets.
 
 mod calls;
 mod datagrams;
@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use stream::{Stream, StreamState};
 
-/// The time for which a call polls before it sleeps.
+/// Time for which a call polls before it sleeps.
 const SPIN_TIME: Duration = Duration::from_micros(100);
 
 pub(crate) struct Socket {
@@ -49,18 +49,18 @@ pub(crate) struct Socket {
     inner: Mutex<Inner>,
 }
 
-// SAFETY: the identifier is the socket's own, and lives as long as the socket; identifiers may be used from any thread.
+// SAFETY: the socket owns the identifier, which lives as long as the socket; any thread may use an identifier.
 unsafe impl Send for Socket {}
 // SAFETY: as above.
 unsafe impl Sync for Socket {}
 
-/// The state that one thread at a time uses.
+/// State that only one thread at a time uses.
 struct Inner {
     phase: Phase,
     options: Options,
     /// The errno of the last attempt to connect, until the program reads it.
     error: c_int,
-    /// The number of threads that wait on the socket's descriptors.
+    /// Number of threads that wait on the socket's descriptors.
     watchers: u32,
 }
 
@@ -68,24 +68,24 @@ enum Phase {
     Idle,
     Listening,
     Stream(Box<Stream>),
-    /// A datagram socket has this phase from its creation to its end.
+    /// The phase of a datagram socket from its creation to its end.
     Datagrams(Box<Datagrams>),
-    /// The socket can't be used again.
+    /// The socket cannot be used again.
     Failed,
 }
 
-/// Something that a thread may wait for.
+/// An object of a socket for which a thread may wait.
 trait Pollable: Sized {
     /// Returns the socket's object, or an error if the socket is in another phase.
     fn of(inner: &mut Inner) -> Result<&mut Self, Errno>;
     /// Handles the events and completions that have arrived.
     fn process(&mut self);
-    /// Returns the completion queues that announce completions for it.
+    /// Returns the completion queues that signal its completions.
     fn queues(&mut self) -> impl Iterator<Item = &mut Queue>;
-    /// Returns the descriptor that announces everything else.
+    /// Returns the descriptor that signals all other events.
     fn descriptor(&self) -> c_int;
 
-    /// Arms the queues, and adds the descriptors to wait on. Call `process` once more before waiting.
+    /// Arms the queues, and adds the descriptors to wait on. The caller must call `process` once more before it waits.
     fn watch(&mut self, into: &mut Vec<pollfd>) {
         for queue in self.queues() {
             queue.arm();
@@ -121,7 +121,7 @@ impl Socket {
     }
 
     fn id(&self) -> &Id {
-        // SAFETY: the identifier is the socket's own, and lives as long as the socket.
+        // SAFETY: the socket owns the identifier, which lives as long as the socket.
         unsafe { &*self.id }
     }
 
@@ -134,7 +134,7 @@ impl Socket {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Calls `check` until it returns an answer. Returns `EAGAIN` without one if the program does not want to wait.
+    /// Calls `check` until it returns a value. If the call must not block, returns `EAGAIN` instead of waiting.
     fn wait<W: Pollable, T>(
         &self,
         is_blocking: bool,
@@ -163,7 +163,7 @@ impl Socket {
             }
             inner.watchers += 1;
             drop(inner);
-            // SAFETY: the array has `watched.len()` elements; the descriptors are open as long as the socket.
+            // SAFETY: the array has `watched.len()` elements; the descriptors are open as long as the socket exists.
             let woken = unsafe { libc::poll(watched.as_mut_ptr(), watched.len() as libc::nfds_t, -1) };
             let why = last();
             self.lock().unwatch();
@@ -188,7 +188,7 @@ impl Inner {
         if let Phase::Datagrams(datagrams) = &mut self.phase { Some(datagrams) } else { None }
     }
 
-    /// Ends the wait of a thread. The last one takes the announced events, because a thread that still waits must receive them.
+    /// Ends the wait of a thread. Only the last one removes the events of the queues, because the other threads still wait for them.
     fn unwatch(&mut self) {
         self.watchers -= 1;
         if self.watchers == 0 {
@@ -216,7 +216,7 @@ impl Inner {
 impl Drop for Socket {
     fn drop(&mut self) {
         let channel = self.id().channel();
-        // Drops the stream, whose queue pair must be destroyed before the identifier.
+        // Drops the stream, because its queue pair must be destroyed before the identifier.
         self.lock().phase = Phase::Failed;
         // SAFETY: the identifier and its channel have no other owner.
         unsafe {

@@ -1,4 +1,4 @@
-//! Options of sockets. Most only matter on other networks, and are stored without effect.
+//! Options of sockets. Most have no meaning for RDMA, and are stored without effect.
 
 use super::port;
 use super::stream::Sizes;
@@ -23,9 +23,9 @@ const DEFAULT_BUFFER: usize = 1 << 17;
 const DEFAULT_QUEUE: u16 = 384;
 const BUFFERS: std::ops::RangeInclusive<usize> = 4096..=1 << 30;
 const QUEUES: std::ops::RangeInclusive<u16> = 16..=16384;
-/// The most mappings that a greeting can announce.
+/// Maximum number of mappings that a greeting can announce.
 const MAX_MAPPINGS: u16 = 127 << 8;
-/// The longest stored value, bytes. No known option is longer.
+/// Size limit of a stored value, bytes. No known option is longer.
 const LONGEST: usize = 64;
 
 #[derive(Clone)]
@@ -49,7 +49,7 @@ impl Default for Options {
     }
 }
 
-/// Options that are stored. Only those about binding have an effect.
+/// The options that are stored. Only those about binding have an effect.
 const REMEMBERED: [(c_int, c_int); 12] = [
     (libc::SOL_SOCKET, libc::SO_REUSEADDR),
     (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
@@ -95,7 +95,7 @@ impl Options {
             u16::try_from(value.max(0)).unwrap_or(u16::MAX).clamp(*QUEUES.start(), *QUEUES.end())
         };
         match option {
-            // The size of a stream is fixed when it begins.
+            // The sizes of a stream are fixed when it is created.
             (libc::SOL_SOCKET, libc::SO_SNDBUF) if idle => sizes.send_buffer = buffer(first()?),
             (libc::SOL_SOCKET, libc::SO_RCVBUF) if idle => sizes.receive_buffer = buffer(first()?) & !1,
             (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF) => {}
@@ -135,10 +135,10 @@ impl Options {
     }
 }
 
-/// Sets an option of the socket's identifier that determines to what the socket may be bound.
+/// Sets an option of the socket's identifier that affects binding.
 fn bind_as(socket: &Socket, option: u32, value: &[u8]) -> Result<(), Errno> {
     let (id, level) = (socket.id().abi(), RDMA_OPTION_ID as c_int);
-    // SAFETY: the identifier is the socket's own, and the value is only read.
+    // SAFETY: the socket owns the identifier, and the call only reads the value.
     let set =
         unsafe { rdma_set_option(id, level, option as c_int, value.as_ptr().cast_mut().cast(), value.len()) };
     if set == 0 { Ok(()) } else { Err(last()) }
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn rsetsockopt(
         if let Some(datagrams) = inner.datagrams() {
             datagrams.places = places;
             return match (level, option) {
-                // The kernel's socket has the address.
+                // The address is that of the kernel's socket.
                 (libc::SOL_SOCKET, libc::SO_REUSEADDR) | (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => {
                     datagrams.kernel.set((level, option), value)
                 }
@@ -222,7 +222,7 @@ pub unsafe extern "C" fn rgetsockopt(
     })
 }
 
-/// `rfcntl(3)`: gets or sets whether calls wait.
+/// `rfcntl(3)`: returns or sets whether calls block.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfcntl(socket_number: c_int, command: c_int, argument: c_long) -> c_int {
     count(|| {
@@ -252,7 +252,7 @@ mod tests {
         let (socket, on): (c_int, c_int) = (rsocket(family, libc::SOCK_STREAM, 0), 1);
         assert!(socket >= 0);
         let size = size_of::<c_int>() as socklen_t;
-        // SAFETY: all-zero bytes are an address, with room for either family; the option has the length that is passed.
+        // SAFETY: all-zero bytes are a valid address, with room for either family; the option has the length that is passed.
         unsafe {
             let mut place: libc::sockaddr_storage = std::mem::zeroed();
             address::write((&raw mut place).cast(), at);

@@ -1,4 +1,4 @@
-//! Waiting for several sockets, and for plain descriptors as well.
+//! Functions that wait for several sockets, and for plain descriptors as well.
 
 use super::stream::StreamState;
 use super::{Inner, Phase, Pollable, SPIN_TIME, Socket, find, readable};
@@ -51,7 +51,7 @@ impl Inner {
             StreamState::Accepting => input,
             StreamState::Up if stream.sender.has_room() || !stream.writable => input | POLLOUT,
             StreamState::Up => input,
-            // The program reads the remaining data before it sees the end.
+            // The program reads the remaining data before the end of the stream.
             StreamState::Down if data => POLLIN,
             StreamState::Down => POLLIN | POLLOUT | POLLHUP,
             StreamState::Failed(_) => POLLOUT | POLLERR | POLLHUP,
@@ -79,7 +79,7 @@ fn check(watched: &mut [pollfd], sockets: &[Option<Arc<Socket>>]) -> Result<c_in
     Ok(watched.iter().filter(|entry| entry.revents != 0).count() as c_int)
 }
 
-/// Waits until there may be an event, or until `until`.
+/// Waits for a possible event, at most until `until`.
 fn sleep(
     watched: &mut [pollfd],
     sockets: &[Option<Arc<Socket>>],
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn rselect(
             return Err(INVALID);
         }
         let sets = [(readable, POLLIN), (writable, POLLOUT), (other, libc::POLLPRI)];
-        // SAFETY: each set is null or the program's, and has room for every number below the limit.
+        // SAFETY: each set is null or the program's, with room for every number below the limit.
         let has = |set: *mut fd_set, fd| unsafe { !set.is_null() && libc::FD_ISSET(fd, set) };
         let events = |fd| sets.iter().filter(|(set, _)| has(*set, fd)).fold(0, |all, (_, event)| all | event);
         let entry = |fd| pollfd { fd, events: events(fd), revents: 0 };
@@ -171,7 +171,7 @@ pub unsafe extern "C" fn rselect(
                 if entry.revents & (event | POLLERR | POLLHUP) != 0 {
                     found += 1;
                 } else {
-                    // SAFETY: the set is the program's, because the program passed it with this event.
+                    // SAFETY: the set is the program's, because the event was requested through it.
                     unsafe { libc::FD_CLR(entry.fd, set) };
                 }
             }

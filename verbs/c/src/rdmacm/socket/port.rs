@@ -11,11 +11,11 @@ use crate::rdmacm::id::{Connection, Id};
 use crate::rdmacm::queue_pair;
 use std::ffi::c_int;
 
-/// The longest datagram with its header, bytes, as in rdma-core.
+/// Length of the longest datagram with its header, bytes, as in rdma-core.
 pub(super) const LONGEST: usize = 2048;
-/// The length of the header that the device writes before each datagram, bytes.
+/// Length of the header that the device writes before each datagram, bytes.
 const GRH: usize = 40;
-/// The distance between the places of received datagrams, bytes.
+/// Distance between the places of received datagrams, bytes.
 const STRIDE: usize = GRH + LONGEST;
 /// Distinguishes completions of receive requests from those of sends.
 const RECEIVED: u64 = 1 << 63;
@@ -24,7 +24,7 @@ const RECEIVED: u64 = 1 << 63;
 #[derive(Clone, Copy)]
 pub(super) struct ReceivedDatagram {
     place: u32,
-    /// The length including the header, bytes.
+    /// Length including the header, bytes.
     length: u32,
 }
 
@@ -39,14 +39,14 @@ pub(super) struct Port {
     receives: Registered,
 }
 
-// SAFETY: the pointer is the port's own identifier, which is only used under the socket's lock.
+// SAFETY: the port owns the identifier, which is only used under the socket's lock.
 unsafe impl Send for Port {}
 
 impl Port {
     /// Creates a queue pair with this many places for datagrams to send and to receive.
     pub(super) fn new(device: &'static Device, sends: u32, receives: u32) -> Result<Self, Errno> {
         let id = Id::create(std::ptr::null_mut(), std::ptr::null_mut(), RDMA_PS_UDP)?;
-        // SAFETY: the identifier was created above and is the port's own; the device is open for the process's life.
+        // SAFETY: the identifier was created above and is owned by the port; the device is open as long as the process exists.
         let parts = unsafe {
             (*id).show(Some(device), &Connection::default());
             Self::parts(device, &*id, sends, receives).inspect_err(|_| Id::destroy(id))
@@ -70,11 +70,11 @@ impl Port {
     ) -> Result<(Queue, Registered, Registered), Errno> {
         let pd = queue_pair::default_domain(device)?;
         let register = |places: u32, size: usize| {
-            // SAFETY: the domain is kept for the process's life.
+            // SAFETY: the domain exists as long as the process.
             unsafe { Registered::new(pd, places as usize * size, IBV_ACCESS_LOCAL_WRITE) }
         };
         let (sent, received) = (register(sends, LONGEST)?, register(receives, STRIDE)?);
-        // SAFETY: the context is open for the process's life.
+        // SAFETY: the context is open as long as the process exists.
         let queue = unsafe { Queue::new(device.context, sends + receives) }?;
         let mut wanted = attributes(IBV_QPT_UD, queue.cq(), (sends, receives));
         // SAFETY: the queue is alive.
@@ -83,7 +83,7 @@ impl Port {
     }
 
     fn id(&self) -> &Id {
-        // SAFETY: the identifier is the port's own, and lives as long as the port.
+        // SAFETY: the port owns the identifier, which lives as long as the port.
         unsafe { &*self.id }
     }
 
@@ -128,14 +128,14 @@ impl Port {
         Source::read(header)
     }
 
-    /// Copies a datagram's data, as far as they fit. Returns the number of bytes.
+    /// Copies the data of a datagram, truncated to the available room. Returns the number of bytes.
     pub(super) fn read(&self, received: ReceivedDatagram, header: usize, into: &mut [u8]) -> usize {
         let length = (received.length as usize - header).min(into.len());
         self.receives.read(received.place as usize * STRIDE + GRH + header, &mut into[..length]);
         length
     }
 
-    /// Posts the place of a datagram for another one. Fails only if the queue pair has failed, and then no other arrives.
+    /// Posts the place of a datagram for another one. Fails only if the queue pair has failed and receives no more datagrams.
     pub(super) fn repost(&self, received: ReceivedDatagram) {
         let _ = self.post_receive(received.place);
     }
@@ -150,7 +150,7 @@ impl Port {
             ..Default::default()
         };
         let (qp, mut bad) = (self.id().qp(), std::ptr::null_mut());
-        // SAFETY: every context has the call; the request's parts live through it, and its memory as long as the queue pair.
+        // SAFETY: every context has the function; the request's parts outlive the call, and its memory lives as long as the queue pair.
         let result = unsafe { (*(*qp).context).ops.post_recv.map(|post| post(qp, &mut request, &mut bad)) };
         if result == Some(0) { Ok(()) } else { Err(INVALID) }
     }
@@ -158,7 +158,7 @@ impl Port {
     /// Sends header and data to a queue pair. Returns `EAGAIN` if there is no room.
     ///
     /// # Safety
-    /// The caller must keep the address handle alive until the datagram has left.
+    /// The caller must keep the address handle alive until the datagram has been sent.
     pub(super) unsafe fn send(&mut self, parts: [&[u8]; 2], ah: *mut ibv_ah, qpn: u32) -> Result<(), Errno> {
         let place = self.free.pop().ok_or(Errno(libc::EAGAIN))?;
         let at = place as usize * LONGEST;
@@ -176,7 +176,7 @@ impl Port {
         };
         request.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 { ah, remote_qpn: qpn, remote_qkey: QKEY };
         let (qp, mut bad) = (self.id().qp(), std::ptr::null_mut());
-        // SAFETY: every context has the call; the request's parts live through it, and its memory as long as the queue pair.
+        // SAFETY: every context has the function; the request's parts outlive the call, and its memory lives as long as the queue pair.
         let result: Option<c_int> =
             unsafe { (*(*qp).context).ops.post_send.map(|post| post(qp, &mut request, &mut bad)) };
         match result {
@@ -191,7 +191,7 @@ impl Port {
 
 impl Drop for Port {
     fn drop(&mut self) {
-        // SAFETY: both are the port's own, nothing uses them any more, and each is destroyed once. The queue is dropped after them.
+        // SAFETY: the port owns both, nothing else uses them, and each is destroyed once. The queue is dropped after them.
         unsafe {
             queue_pair::destroy(self.id());
             Id::destroy(self.id);

@@ -1,4 +1,4 @@
-//! A completion queue that threads poll, and on whose channel they can wait.
+//! A completion queue that threads poll, with a channel on which they can wait.
 
 use crate::abi::*;
 use crate::ibverbs::{
@@ -8,10 +8,10 @@ use crate::ibverbs::{
 use crate::rdmacm::errno::{Errno, made};
 use std::ffi::{c_int, c_uint};
 
-/// The maximum number of completions to take in one call.
+/// Maximum number of completions that one call returns.
 pub(super) const BATCH: usize = 16;
 
-/// Returns the attributes of a socket's queue pair: `cq` serves both directions, and each send completes.
+/// Returns the attributes of a socket's queue pair: `cq` is used for both directions, and each send completes.
 pub(super) fn attributes(
     qp_type: c_uint,
     cq: *mut ibv_cq,
@@ -55,13 +55,13 @@ impl Queue {
         self.cq
     }
 
-    /// Returns the descriptor that is readable after a completion on the armed queue.
+    /// Returns the descriptor that becomes readable after a completion on the armed queue.
     pub(super) fn descriptor(&self) -> c_int {
         // SAFETY: the channel lives as long as this object.
         unsafe { (*self.channel).fd }
     }
 
-    /// Takes completions. Returns their number.
+    /// Removes completions from the queue into `batch`. Returns their number.
     pub(super) fn poll(&self, batch: &mut [ibv_wc; BATCH]) -> usize {
         // SAFETY: every context has the function; there is room for as many as requested.
         let found = unsafe {
@@ -71,7 +71,8 @@ impl Queue {
         usize::try_from(found).unwrap_or(0)
     }
 
-    /// Requests an event for the next completion. Poll once more before waiting on the descriptor: earlier completions cause no event.
+    /// Requests an event for the next completion. Poll once more before waiting on the descriptor, because earlier completions cause no
+    /// event.
     pub(super) fn arm(&mut self) {
         if !self.armed {
             // SAFETY: every context has the function; the queue is alive.
@@ -84,13 +85,12 @@ impl Queue {
         }
     }
 
-    /// Takes the event of an armed queue, if there is one, after the last thread has stopped waiting.
+    /// Removes the event of an armed queue, if there is one, after the last thread has stopped waiting.
     pub(super) fn disarm(&mut self) {
         if !self.armed {
             return;
         }
-        // SAFETY: channel and queue are alive; only the thread that holds the socket's lock takes events, so the call doesn't
-        // wait.
+        // SAFETY: channel and queue are alive; only the thread that holds the socket's lock removes events, so the call does not wait.
         unsafe {
             let mut rang = libc::pollfd { fd: (*self.channel).fd, events: libc::POLLIN, revents: 0 };
             if libc::poll(&mut rang, 1, 0) == 1 {
@@ -106,7 +106,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: both are this object's own, no queue pair uses them any more, and each is destroyed once.
+        // SAFETY: this object owns both, no queue pair uses them, and each is destroyed once.
         unsafe {
             ibv_destroy_cq(self.cq);
             ibv_destroy_comp_channel(self.channel);

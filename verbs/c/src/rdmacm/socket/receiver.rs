@@ -1,4 +1,4 @@
-//! The receiving side of a stream: the bytes that the peer wrote and the program has not read, and the free room announced to the peer.
+//! The receiving side of a stream: the unread bytes that the peer wrote, and the free room that is announced to the peer.
 
 use super::memory::Registered;
 use super::sender::Write;
@@ -7,38 +7,38 @@ use std::collections::VecDeque;
 
 pub(super) struct Receiver {
     buffer: Registered,
-    /// The number of unread bytes of each message.
+    /// Number of unread bytes of each message.
     unread: VecDeque<u32>,
     unread_bytes: usize,
-    /// The offset at which the program continues to read.
+    /// Offset of the first unread byte.
     at: usize,
-    /// The number of bytes that the peer may write again, and where they begin.
+    /// Number of bytes that the peer may write again, and their offset.
     returned: usize,
     free_at: usize,
-    /// The number of messages read, and the number at which the peer is informed. Both wrap.
+    /// Number of messages read, and the number at which credit is sent to the peer. Both wrap.
     taken: u16,
     credit_at: u16,
-    /// The maximum number of unread messages.
+    /// Maximum number of unread messages.
     window: u16,
     peer: Greeting,
-    /// The index of the peer's next list entry.
+    /// Index of the next entry in the peer's list.
     entry: u32,
-    /// The memory from which entries are sent to the peer, one after another.
+    /// The memory from which entries are sent to the peer, in rotation.
     entries: Registered,
     next_entry: usize,
 }
 
-/// The maximum number of entries that are being sent.
+/// Maximum number of entries that are being sent.
 pub(super) const ENTRIES: usize = super::sender::CONTROLS as usize;
 
-/// The error of a peer that wrote more than it may.
+/// The error of a peer that wrote more than it is allowed.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Overrun;
 
 impl Receiver {
     /// Creates a receiver. `buffer` has an even length, and `entries` has room for [`ENTRIES`] entries.
     pub(super) fn new(buffer: Registered, entries: Registered, window: u16) -> Self {
-        // The greeting announces the first half; the second half is announced at once.
+        // The greeting announces the first half, and the first credit the second half.
         let half = buffer.len() / 2;
         let none = Target::default();
         let peer = Greeting { big_endian: false, credits: 0, mappings: 0, list: none, buffer: none };
@@ -89,7 +89,7 @@ impl Receiver {
         !self.unread.is_empty()
     }
 
-    /// Copies unread bytes, as far as they fit. Returns their number.
+    /// Copies unread bytes, as many as fit, and removes them. Returns their number.
     pub(super) fn receive(&mut self, into: &mut [u8]) -> usize {
         let length = self.peek(into);
         self.at = (self.at + length) % self.buffer.len();
@@ -108,7 +108,7 @@ impl Receiver {
         length
     }
 
-    /// Copies unread bytes without reading them. Returns their number.
+    /// Copies unread bytes without removing them. Returns their number.
     pub(super) fn peek(&self, into: &mut [u8]) -> usize {
         let length = into.len().min(self.unread_bytes);
         let (first, second) = into[..length].split_at_mut(length.min(self.buffer.len() - self.at));

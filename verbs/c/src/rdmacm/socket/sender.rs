@@ -4,18 +4,18 @@ use super::memory::Registered;
 use super::wire::{Greeting, Mapping, Message, Target};
 use crate::rdmacm::errno::Errno;
 
-/// The longest message, bytes: the peer reads the first one while the next is copied.
+/// Length of the longest message, bytes. The peer reads one message while the next one is copied.
 const MAX_MESSAGE: usize = 65536;
-/// The maximum number of messages other than data that are being sent.
+/// Maximum number of messages other than data that are being sent.
 pub(super) const CONTROLS: u32 = 4;
 
 /// A WRITE to the peer, with immediate data unless it is silent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Write {
     pub(super) message: Message,
-    /// Whether the peer is not informed. The message then only identifies the completion.
+    /// Whether the WRITE has no immediate data. The message then only identifies the completion.
     pub(super) silent: bool,
-    /// The source in our memory.
+    /// Source address in our memory.
     pub(super) from: u64,
     pub(super) length: u32,
     pub(super) lkey: u32,
@@ -28,25 +28,25 @@ pub(super) type Post<'a> = &'a mut dyn FnMut(&Write) -> Result<(), Errno>;
 
 pub(super) struct Sender {
     buffer: Registered,
-    /// The offset of the next bytes, and the number of free bytes from there on.
+    /// Offset of the next bytes, and the number of free bytes from there on.
     at: usize,
     free: usize,
-    /// The number of requests that fit in the send queue.
+    /// Number of requests that fit in the send queue.
     slots: u32,
     depth: u32,
     controls: u32,
-    /// The number of data messages sent, and the number that the peer allows. Both wrap.
+    /// Number of data messages sent, and the number that the peer allows. Both wrap.
     sent: u16,
     allowed: u16,
     target: Target,
-    /// The number of entries of the list that the peer wrote and that have not been used, and the next one.
+    /// Number of unused entries of the list that the peer wrote, and the index of the next one.
     fresh: u32,
     next: usize,
     /// The list into which the peer writes the targets in its buffer.
     list: Registered,
 }
 
-/// The number of entries in the list.
+/// Number of entries in the list.
 pub(super) const LIST: usize = 2;
 
 impl Sender {
@@ -79,10 +79,10 @@ impl Sender {
         self.allowed = peer.credits;
     }
 
-    /// Records that the peer allows messages until `limit`, and whether it wrote a target.
+    /// Records the new limit of data messages, and whether the peer wrote a target.
     pub(super) fn on_credit(&mut self, limit: u16, target: bool) {
         self.allowed = limit;
-        // A peer that writes more targets than it may overwrites its earlier ones.
+        // A peer that writes more targets than allowed overwrites its earlier ones.
         self.fresh = (self.fresh + u32::from(target)).min(LIST as u32);
     }
 
@@ -105,7 +105,7 @@ impl Sender {
     pub(super) fn send(&mut self, data: &[u8], post: Post<'_>) -> Result<usize, Errno> {
         let mut done = 0;
         while done < data.len() && self.has_room() {
-            // Only up to the buffer's end: the rest starts a message of its own at the buffer's start.
+            // At most up to the end of the buffer: the rest is sent in another message from the start of the buffer.
             let room = self.free.min(self.buffer.len() - self.at).min(self.target.length as usize);
             let length = room.min(data.len() - done).min(MAX_MESSAGE);
             self.buffer.write(self.at, &data[done..done + length]);
@@ -128,20 +128,20 @@ impl Sender {
         Ok(done)
     }
 
-    /// Counts bytes of the buffer as being sent.
+    /// Marks bytes of the buffer as being sent.
     fn left(&mut self, length: usize) {
         self.at = (self.at + length) % self.buffer.len();
         self.free -= length;
         self.slots -= 1;
     }
 
-    /// Returns whether bytes for a mapping can be sent. They use none of the peer's buffer.
+    /// Returns whether bytes for a mapping can be sent, which use no room in the peer's buffer.
     pub(super) fn has_space(&self) -> bool {
         self.slots > 0 && self.free > 0
     }
 
-    /// Sends as many bytes as there is room for to the memory that the peer mapped at `offset`. Returns their number, or `None` if there is no
-    /// such mapping.
+    /// Sends as many bytes as there is room for to the memory that the peer mapped at `offset`. Returns their number, or `None` if there is
+    /// no such mapping.
     pub(super) fn write(&mut self, data: &[u8], offset: u64, post: Post<'_>) -> Result<Option<usize>, Errno> {
         let Some(to) = self.mapping(offset) else { return Ok(None) };
         let room = self.free.min(self.buffer.len() - self.at).min(to.length as usize);
@@ -160,7 +160,7 @@ impl Sender {
         Ok(Some(length))
     }
 
-    /// Finds the peer's memory in the table after this side's list, which the peer writes.
+    /// Finds the peer's memory in the table, which follows this side's list and is written by the peer.
     fn mapping(&self, offset: u64) -> Option<Target> {
         let table = LIST * Target::SIZE..self.list.len();
         table.step_by(Mapping::SIZE).find_map(|place| {
@@ -170,7 +170,7 @@ impl Sender {
         })
     }
 
-    /// Returns whether a mapping can be announced to the peer, for which a data message must be possible.
+    /// Returns whether a mapping can be announced to the peer, which uses a credit for a data message.
     pub(super) fn may_announce(&self) -> bool {
         self.slots > 0 && self.sent != self.allowed
     }

@@ -20,10 +20,10 @@ use std::ffi::{c_int, c_void};
 pub(super) struct Sizes {
     pub(super) send_buffer: usize,
     pub(super) receive_buffer: usize,
-    /// The maximum number of data messages that are being sent, in each direction.
+    /// Maximum number of data messages that are being sent, in each direction.
     pub(super) send_queue: u16,
     pub(super) receive_queue: u16,
-    /// The maximum number of mappings that the peer may create.
+    /// Maximum number of mappings that the peer may create.
     pub(super) mappings: u16,
 }
 
@@ -31,10 +31,10 @@ pub(super) struct Sizes {
 pub(super) enum StreamState {
     /// The request has been sent.
     Connecting,
-    /// The reply has been sent, and the peer has not confirmed yet.
+    /// The reply has been sent, and the peer has not confirmed it yet.
     Accepting,
     Up,
-    /// One side has ended the connection, or the peer does not answer any more.
+    /// One side has ended the connection, or the peer no longer answers.
     Down,
     /// The connection was not established.
     Failed(Errno),
@@ -44,7 +44,7 @@ pub(super) struct Stream {
     id: *mut Id,
     queue: Queue,
     pub(super) state: StreamState,
-    /// Whether neither the program nor the peer has shut down this direction.
+    /// False if the program or the peer has shut down this direction.
     pub(super) readable: bool,
     pub(super) writable: bool,
     pub(super) sender: Sender,
@@ -52,7 +52,7 @@ pub(super) struct Stream {
     pub(super) mappings: Mappings,
 }
 
-// SAFETY: the pointers are libibverbs' objects, which any thread may use, and the identifier, which is only used under the
+// SAFETY: the pointers refer to objects of libibverbs, which any thread may use, and to the identifier, which is only used under the
 // socket's lock.
 unsafe impl Send for Stream {}
 
@@ -62,10 +62,10 @@ const LOCAL: u32 = IBV_ACCESS_LOCAL_WRITE;
 const REMOTE: u32 = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
 
 impl Stream {
-    /// Creates a stream that is not connected yet, on an identifier that has its addresses.
+    /// Creates a stream that is not connected yet, for an identifier with its addresses.
     ///
     /// # Safety
-    /// The caller must pass a live identifier with a channel of its own, which is the stream's from now on.
+    /// The caller must pass a live identifier with its own channel. The stream becomes its owner.
     unsafe fn new(id: *mut Id, sizes: &Sizes, state: StreamState) -> Result<Self, Errno> {
         // SAFETY: guaranteed by the caller.
         let device = unsafe { (*id).device() }?;
@@ -90,7 +90,7 @@ impl Stream {
         cq: *mut ibv_cq,
     ) -> Result<(Sender, Receiver), Errno> {
         let mut wanted = attributes(IBV_QPT_RC, cq, (sends, receives));
-        // SAFETY: guaranteed by the caller; the domain is kept for the process's life.
+        // SAFETY: guaranteed by the caller; the domain exists as long as the process.
         unsafe {
             queue_pair::create(&*id, std::ptr::null_mut(), &mut wanted)?;
             let pd = queue_pair::default_domain((*id).device()?)?;
@@ -113,7 +113,7 @@ impl Stream {
     /// # Safety
     /// The caller must fulfil the conditions of `new`.
     pub(super) unsafe fn connect(id: *mut Id, sizes: &Sizes) -> Result<Self, Errno> {
-        // SAFETY: guaranteed by the caller; because the identifier has a channel, the call does not wait.
+        // SAFETY: guaranteed by the caller; the call does not wait, because the identifier has a channel.
         unsafe {
             let stream = Self::new(id, sizes, StreamState::Connecting)?;
             let greeting = stream.receiver.greeting(stream.sender.list(), sizes.mappings).write();
@@ -138,7 +138,7 @@ impl Stream {
     }
 
     fn id(&self) -> &Id {
-        // SAFETY: the identifier is the stream's own, and lives as long as the stream.
+        // SAFETY: the stream owns the identifier, which lives as long as the stream.
         unsafe { &*self.id }
     }
 
@@ -164,7 +164,7 @@ impl Stream {
                 RDMA_CM_EVENT_DISCONNECTED | RDMA_CM_EVENT_REJECTED | RDMA_CM_EVENT_CONNECT_ERROR,
                 StreamState::Accepting | StreamState::Up,
             ) => {
-                // Data that arrived before can still be read.
+                // Data that arrived earlier can still be read.
                 self.poll();
                 StreamState::Down
             }
@@ -172,7 +172,7 @@ impl Stream {
         };
     }
 
-    /// Announces free room to the peer, if that is due.
+    /// Announces free room to the peer, if it is due.
     fn credit(&mut self) {
         while self.state == StreamState::Up && self.readable && self.sender.may_control() {
             let Some(write) = self.receiver.credit() else { return };
@@ -181,7 +181,7 @@ impl Stream {
     }
 
     fn control(&mut self, write: &Write) {
-        // SAFETY: the identifier's queue pair is alive; what is sent is in the stream's memory.
+        // SAFETY: the identifier's queue pair is alive; the sent bytes are in the stream's memory.
         let sent = self.sender.control(write, &mut |write| unsafe { post(&*self.id, write) });
         if sent.is_err() {
             self.state = StreamState::Down;
@@ -219,7 +219,7 @@ impl Stream {
 
     fn on_message(&mut self, message: Option<Message>, written: u32) {
         if self.state == StreamState::Accepting {
-            // The peer's confirmation was lost, or is late.
+            // The peer's RTU was lost, or is late.
             self.state = StreamState::Up;
         }
         match message {
@@ -231,7 +231,7 @@ impl Stream {
             Some(Message::Credit(limit)) => self.sender.on_credit(limit, written as usize == Target::SIZE),
             Some(Message::Shutdown) if self.writable => self.readable = false,
             Some(Message::Disconnect | Message::Shutdown) => self.state = StreamState::Down,
-            // It counts against the peer's credits, as data does.
+            // The message counts against the peer's credits, as data does.
             Some(Message::Mapped(_)) if self.receiver.arrived(0).is_err() => self.state = StreamState::Down,
             Some(Message::Mapped(_) | Message::KeepAlive) | None => {}
         }
@@ -252,20 +252,20 @@ impl Stream {
         wrote.inspect_err(|_| self.state = StreamState::Down)?.ok_or(INVALID)
     }
 
-    /// Lets the peer write memory of the program, and announces it.
+    /// Allows the peer to write memory of the program, and announces it.
     ///
     /// # Safety
-    /// The caller must keep the memory the program's until it is unmapped or the socket is closed.
+    /// The caller must ensure that the program keeps the memory until it is unmapped or the socket is closed.
     pub(super) unsafe fn map(&mut self, start: *mut c_void, length: usize, offset: u64) -> Result<(), Errno> {
         let pd = queue_pair::default_domain(self.id().device()?)?;
-        // SAFETY: guaranteed by the caller; the domain is kept for the process's life.
+        // SAFETY: guaranteed by the caller; the domain exists as long as the process.
         let write = unsafe { self.mappings.add(pd, start, length, offset) }?;
         // SAFETY: as in `control`.
         let announced = self.sender.announce(&write, &mut |write| unsafe { post(&*self.id, write) });
         announced.inspect_err(|_| self.state = StreamState::Down)
     }
 
-    /// Sends a message without data, by which this side ends one direction or both.
+    /// Sends a message without data, which ends one direction or both.
     pub(super) fn send_control(&mut self, message: Message) {
         let write = self.receiver.empty(message);
         self.control(&write);
@@ -278,9 +278,9 @@ impl Pollable for Stream {
     }
 
     fn process(&mut self) {
-        // SAFETY: the identifier's channel is alive, and only this socket takes its events.
+        // SAFETY: the identifier's channel is alive, and only this socket receives its events.
         while let Some(event) = unsafe { events::next_now(self.id().channel()) } {
-            // SAFETY: the event was created above, and is acknowledged once.
+            // SAFETY: `next_now` returned the event, which is acknowledged once.
             unsafe {
                 let data = events::private_data(event);
                 self.on_event((*event).event, (*event).status, Greeting::read(data));
@@ -306,12 +306,12 @@ impl Pollable for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        // SAFETY: the queue pair is the stream's own, and nothing uses it any more.
+        // SAFETY: the stream owns the queue pair, and nothing else uses it.
         unsafe { queue_pair::destroy(self.id()) };
     }
 }
 
-/// Returns the parameters of a connection without READs and atomics, whose receiver may be late.
+/// Returns the parameters of a connection without READs and atomics. The number of RNR retries is unlimited.
 fn parameters(greeting: &[u8; Greeting::SIZE]) -> rdma_conn_param {
     rdma_conn_param {
         private_data: greeting.as_ptr().cast(),
@@ -335,7 +335,7 @@ unsafe fn post_receive(id: &Id) -> Result<(), Errno> {
 }
 
 /// # Safety
-/// The caller must ensure that the identifier's queue pair is alive, and that what is sent is in registered memory.
+/// The caller must ensure that the identifier's queue pair is alive, and that the sent bytes are in registered memory.
 unsafe fn post(id: &Id, write: &Write) -> Result<(), Errno> {
     let message = write.message.encode();
     let mut buffer = ibv_sge { addr: write.from, length: write.length, lkey: write.lkey };

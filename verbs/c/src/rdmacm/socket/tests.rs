@@ -1,4 +1,4 @@
-//! A sender and a receiver that write into each other's memory, as a device would.
+//! Tests with a sender and a receiver that write into each other's memory, as a device would.
 
 use super::memory::Registered;
 use super::receiver::{ENTRIES, Overrun, Receiver};
@@ -9,10 +9,10 @@ use std::collections::VecDeque;
 struct Pair {
     sender: Sender,
     receiver: Receiver,
-    /// Messages that were sent and have not arrived.
+    /// WRITEs that were sent and have not arrived.
     forth: VecDeque<Write>,
     back: VecDeque<Write>,
-    /// The number of credits that are being sent.
+    /// Number of credits that are being sent.
     controls: usize,
 }
 
@@ -67,7 +67,7 @@ impl Pair {
 /// Executes a WRITE as the device would.
 fn place(write: &Write) {
     let (from, to) = (write.from as usize, write.to as usize);
-    // SAFETY: both must be within the pair's memory, which is what this test checks: Miri and valgrind find what is not.
+    // SAFETY: both ranges must be in the pair's memory. This test checks that with Miri and valgrind, which detect other accesses.
     unsafe {
         let from = std::ptr::with_exposed_provenance::<u8>(from);
         std::ptr::with_exposed_provenance_mut::<u8>(to).copy_from(from, write.length as usize);
@@ -132,13 +132,13 @@ fn a_peer_that_exceeds_its_credits_is_detected() {
 #[test]
 fn a_sender_stops_where_the_peer_has_no_room() {
     let mut pair = Pair::new(1 << 16, 4096, 16);
-    // The greeting announces half the buffer.
+    // The greeting announces half of the buffer.
     assert_eq!(pair.send(&[1; 10_000]), 2048);
     assert!(!pair.sender.has_room());
     pair.credit();
     pair.backward();
     assert_eq!(pair.send(&[1; 10_000]), 2048);
-    // Nothing has been read, so there is no more room.
+    // The program has read nothing, so no more room is announced.
     pair.credit();
     assert!(!pair.backward());
     assert_eq!(pair.send(&[1; 10_000]), 0);
@@ -166,7 +166,7 @@ fn bytes_are_written_where_the_peer_mapped_memory() {
         })
     };
     assert_eq!(write(&mut sender, &[1; 10], 1000), Ok(None), "nothing is mapped");
-    // The peer announces the second place, as `Mappings` does.
+    // The peer announces its second mapping, as `Mappings` does.
     let mapped = memory(100);
     let target = Target { address: mapped.address(), key: 0, length: 100 };
     let mut entry = memory(Mapping::SIZE);
@@ -177,7 +177,7 @@ fn bytes_are_written_where_the_peer_mapped_memory() {
     assert_eq!(pair.receiver.arrived(0), Ok(()));
     let data: Vec<u8> = (1..=100).collect();
     assert_eq!(write(&mut sender, &data[..40], 1000), Ok(Some(40)));
-    // Up to the end of the buffer, but not beyond the mapping.
+    // The write ends at the end of the buffer or of the mapping.
     assert_eq!(write(&mut sender, &data[40..], 1040), Ok(Some(24)));
     assert!(!sender.has_space(), "the buffer is full");
     for _ in 0..2 {

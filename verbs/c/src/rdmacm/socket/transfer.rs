@@ -1,4 +1,4 @@
-//! Sending and receiving data.
+//! Functions that send and receive data.
 
 use super::calls::show;
 use super::datagrams::Datagrams;
@@ -16,7 +16,7 @@ pub(super) fn is_blocking(socket: &Socket, flags: c_int) -> bool {
     flags & libc::MSG_DONTWAIT == 0 && !socket.lock().options.nonblocking()
 }
 
-/// Sends all data, or as much as is possible without waiting. A datagram is sent as a whole, to the connected peer.
+/// Sends all data, or, without blocking, as much as possible. A datagram is sent as a whole, to the connected peer.
 fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
     if socket.id().is_datagram() {
         return send_datagram(socket, None, data, flags);
@@ -34,7 +34,7 @@ fn send(socket: &Socket, data: &[u8], flags: c_int) -> Result<usize, Errno> {
         });
         match sent.and_then(|sent| sent) {
             Ok(sent) => done += sent,
-            // Reports what was sent now, and the error with the next call.
+            // Returns the number of bytes sent. The next call returns the error.
             Err(_) if done > 0 => break,
             Err(errno) => return Err(errno),
         }
@@ -46,13 +46,14 @@ fn send_datagram(socket: &Socket, to: Option<SocketAddr>, data: &[u8], flags: c_
     socket.wait(is_blocking(socket, flags), |datagrams: &mut Datagrams| datagrams.send(to, data))?
 }
 
-/// Receives a datagram, and drops what does not fit. Returns its length and its sender.
+/// Receives a datagram, truncated to the available room. Returns its length and its sender.
 fn receive_datagram(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<(usize, SocketAddr), Errno> {
     let peek = flags & libc::MSG_PEEK != 0;
     socket.wait(is_blocking(socket, flags), |datagrams: &mut Datagrams| datagrams.receive(into, peek))
 }
 
-/// Receives the available bytes, or with `MSG_WAITALL` as many as fit. Returns 0 at the end of the stream. Receives one datagram.
+/// Receives the available bytes, or with `MSG_WAITALL` as many as fit. Returns 0 at the end of the stream. On a datagram socket, receives
+/// one datagram.
 fn receive(socket: &Socket, into: &mut [u8], flags: c_int) -> Result<usize, Errno> {
     if socket.id().is_datagram() {
         return receive_datagram(socket, into, flags).map(|(length, _)| length);
@@ -124,7 +125,7 @@ pub unsafe extern "C" fn rsend(number: c_int, data: *const c_void, length: size_
     size(|| send(&*socket(number)?, unsafe { readable(data, length) }?, flags))
 }
 
-/// `rsendto(3)`: a stream only sends to its peer.
+/// `rsendto(3)`: a stream sends only to its peer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendto(
     number: c_int,
@@ -193,7 +194,7 @@ pub unsafe extern "C" fn rread(number: c_int, into: *mut c_void, length: size_t)
     unsafe { rrecv(number, into, length, 0) }
 }
 
-/// Calls `one` for each piece of a list, until a piece is not moved as a whole. Returns the number of bytes moved.
+/// Calls `one` for each piece of a list, until a piece is transferred only in part. Returns the number of bytes.
 ///
 /// # Safety
 /// The caller must pass null or a list of `count` pieces.
@@ -243,7 +244,8 @@ unsafe fn pieces<'a>(list: *const iovec, count: usize) -> Result<&'a [iovec], Er
 /// Sends the pieces as one datagram.
 ///
 /// # Safety
-/// The caller must pass a list for `pieces` of the program's memory, and null or an address as long as its family requires.
+/// The caller must fulfil the conditions of `pieces`, with readable memory of the program, and pass null or an address as long as its
+/// family requires.
 unsafe fn send_pieces(
     number: c_int,
     to: *const sockaddr,
@@ -265,7 +267,7 @@ unsafe fn send_pieces(
 /// Receives one datagram into the pieces.
 ///
 /// # Safety
-/// The caller must pass a list for `pieces`, of the program's writable memory.
+/// The caller must fulfil the conditions of `pieces`, with writable memory of the program.
 unsafe fn receive_pieces(
     number: c_int,
     list: *const iovec,
@@ -286,7 +288,7 @@ unsafe fn receive_pieces(
 }
 
 /// # Safety
-/// The caller must pass a list for `each`, of the program's memory.
+/// The caller must fulfil the conditions of `each`, with readable memory of the program.
 unsafe fn send_list(number: c_int, list: *const iovec, count: usize, flags: c_int) -> Result<usize, Errno> {
     if socket(number)?.id().is_datagram() {
         // SAFETY: guaranteed by the caller.
@@ -301,7 +303,7 @@ unsafe fn send_list(number: c_int, list: *const iovec, count: usize, flags: c_in
 }
 
 /// # Safety
-/// The caller must pass a list for `each`, of the program's writable memory.
+/// The caller must fulfil the conditions of `each`, with writable memory of the program.
 unsafe fn receive_list(
     number: c_int,
     list: *const iovec,
@@ -313,7 +315,7 @@ unsafe fn receive_list(
         return unsafe { receive_pieces(number, list, count, flags) }.map(|(received, _)| received);
     }
     let one = |socket: &Arc<Socket>, piece: iovec, first: bool| {
-        // Once something has been received, only what is already available is added.
+        // After the first bytes, only the bytes that are already available are added.
         let pollable = flags & libc::MSG_WAITALL != 0;
         let flags = if first || pollable { flags } else { flags | libc::MSG_DONTWAIT };
         // SAFETY: guaranteed by the caller.

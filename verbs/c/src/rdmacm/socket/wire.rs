@@ -1,15 +1,16 @@
 //! The messages between two sockets, as in rdma-core's rsockets.
 //!
-//! Each side greets the other in the private data of request and reply: with the addresses of its receive buffer's first half, and of its
-//! list of two targets. Data is sent by WRITEs into the buffer, whose immediate data contains the length. When half a buffer is free
-//! again, a WRITE into the peer's list announces its address, and the number of messages that the peer may have sent by then.
+//! Each side sends a greeting in the private data of the request or reply. It contains the addresses of the first half of its receive
+//! buffer, and of its list of two targets. Data is sent by WRITEs into the buffer, whose immediate data contains the length. When half a
+//! buffer is free again, a WRITE into the peer's list announces its address, and the number of messages that the peer may have sent by
+//! then.
 
-/// A message, in the 32 bits of immediate data: its kind in the upper 3, and its value in the others.
+/// A message in the 32 bits of immediate data: its type in the upper 3 bits, and its value in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
-    /// This many bytes were written.
+    /// Number of bytes that were written.
     Data(u32),
-    /// The peer may send messages until it has sent this many.
+    /// Total number of messages that the peer may have sent.
     Credit(u16),
     /// The peer has written a [`Mapping`] to this index of our table.
     Mapped(u16),
@@ -39,7 +40,7 @@ impl Message {
         kind << 29 | value & VALUE
     }
 
-    /// Returns the message, or `None` if no side sends such a message.
+    /// Returns the message, or `None` for an unknown type.
     pub(super) const fn decode(word: u32) -> Option<Self> {
         match (word >> 29, word & VALUE) {
             (DATA, bytes) => Some(Self::Data(bytes)),
@@ -53,19 +54,19 @@ impl Message {
     }
 }
 
-/// Memory that the other side may write.
+/// Memory that the peer may write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Target {
     pub(super) address: u64,
     pub(super) key: u32,
-    /// The length in bytes, or for a list the number of its entries.
+    /// Length in bytes, or for a list the number of its entries.
     pub(super) length: u32,
 }
 
 impl Target {
     pub(super) const SIZE: usize = 16;
 
-    /// Returns the entry of a list as it is in the memory of a host.
+    /// Returns the entry of a list in the byte order of the host that reads it.
     pub(super) fn to_entry(self, big_endian: bool) -> [u8; Self::SIZE] {
         let whole = self.to_bytes();
         if big_endian {
@@ -103,7 +104,7 @@ impl Target {
     }
 }
 
-/// Memory that the other side may write by `riowrite`, from `offset` on, as an entry of a table.
+/// Memory that the peer may write by `riowrite`, from `offset` on, as an entry of a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) offset: u64,
@@ -113,7 +114,7 @@ pub(super) struct Mapping {
 impl Mapping {
     pub(super) const SIZE: usize = 8 + Target::SIZE;
 
-    /// Returns the entry of a table as it is in the memory of a host.
+    /// Returns the entry of a table in the byte order of the host that reads it.
     pub(super) fn to_entry(self, big_endian: bool) -> [u8; Self::SIZE] {
         let offset = if big_endian { self.offset.to_be_bytes() } else { self.offset.to_le_bytes() };
         let mut entry = [0; Self::SIZE];
@@ -136,7 +137,7 @@ impl Mapping {
     }
 }
 
-/// Encodes a number of mappings in 8 bits. The uppermost bit means that the others count multiples of 256.
+/// Encodes a number of mappings in 8 bits. If the top bit is set, the others count multiples of 256.
 pub(super) const fn to_scale(mappings: u16) -> u8 {
     if mappings <= 128 { mappings as u8 } else { 128 | (mappings >> 8) as u8 }
 }
@@ -146,18 +147,18 @@ pub(super) const fn from_scale(scale: u8) -> u16 {
 }
 
 const VERSION: u8 = 1;
-/// The greeting side's list is in network byte order.
+/// Flag: the list of the sending side is in network byte order.
 const BIG_ENDIAN: u8 = 1;
-/// The greeting side has a table of mappings after its list, with the number of entries in byte 7.
+/// Flag: the sending side has a table of mappings after its list, with the number of entries in byte 7.
 const MAPPINGS: u8 = 2;
 
 /// The data that a side sends when a connection is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) big_endian: bool,
-    /// The number of data messages that it accepts at once.
+    /// Number of data messages that the side accepts at once.
     pub(super) credits: u16,
-    /// The number of mappings for which it has room.
+    /// Number of mappings for which the side has room.
     pub(super) mappings: u16,
     pub(super) list: Target,
     pub(super) buffer: Target,
@@ -176,7 +177,7 @@ impl Greeting {
         bytes
     }
 
-    /// Returns `None` if the data is no greeting, or allows nothing to be sent.
+    /// Parses a greeting. Returns `None` if the data is no greeting, or allows no data to be sent.
     pub(super) fn read(data: &[u8]) -> Option<Self> {
         if data.len() < Self::SIZE || data[0] != VERSION {
             return None;
@@ -225,7 +226,7 @@ mod tests {
         let bytes = greeting.write();
         assert_eq!(bytes[..12], [1, 2, 1, 0x80, 0, 0, 0, 0x81, 0x11, 0x22, 0x33, 0x44]);
         assert_eq!(bytes[36..], [0, 1, 0, 0]);
-        // A peer's private data is longer.
+        // The private data of a peer is longer.
         assert_eq!(Greeting::read(&[&bytes[..], &[0; 16]].concat()), Some(greeting));
     }
 

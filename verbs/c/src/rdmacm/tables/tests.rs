@@ -1,4 +1,4 @@
-//! The limits of requests, and the end of a device.
+//! Tests of the limits of requests, and of the removal of a device.
 
 use super::*;
 use crate::rdmacm::test_environment::{Server, device, event, network};
@@ -18,7 +18,7 @@ fn a_listener_keeps_no_more_requests_than_its_backlog() {
     // A peer that received no answer repeats its request.
     server.receive_request(peer, 2);
     assert_eq!(server.requests().len(), 1);
-    // A number out of range means the maximum.
+    // A number out of range stands for the maximum.
     for (round, wanted) in (1..).zip([0, -1, 100_000]) {
         // SAFETY: as above.
         unsafe { &*server.listener }.backlog.limit(wanted);
@@ -43,13 +43,13 @@ fn requests_of_peers_take_no_place_from_a_program_s_own() {
     }
 }
 
-/// The connection of one is locked, as in `rdma_resolve_addr`, which waits for the tables with its identifier's connection locked.
+/// One identifier's connection is locked, as in `rdma_resolve_addr`, which waits for the tables while it has locked the connection.
 #[test]
 fn the_end_of_a_device_is_reported_to_each_identifier_that_is_bound_to_it() {
     let server = Server::new();
     let [bound, elsewhere, anywhere, resolved] = std::array::from_fn(|_| {
         let id = Id::create(server.channel, std::ptr::null_mut(), RDMA_PS_TCP).unwrap();
-        // SAFETY: created right here, and never destroyed.
+        // SAFETY: the identifier was created above, and is never destroyed.
         unsafe { &*id }
     });
     let mut tables = Tables::default();

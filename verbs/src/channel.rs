@@ -33,7 +33,6 @@ pub struct CompletionChannel {
     end: Arc<EndEvent>,
 }
 
-/// Creates an eventfd(2) with these flags.
 pub(crate) fn event_fd(flags: c_int) -> Result<Arc<EventFd>, Error> {
     EventFd::new(flags).map(Arc::new).map_err(Error::Descriptor)
 }

@@ -151,7 +151,8 @@ impl CompletionQueue {
         ended.map_or_else(|error| self.poll_last(most, take, error), |()| Ok(0))
     }
 
-    /// Polls once more, and returns `error` if there is no completion: a core delivers all completions before it reports that it has stopped.
+    /// Polls once more, and returns `error` if there is no completion: a core delivers all completions before it reports that it has
+    /// stopped.
     #[cold]
     fn poll_last(
         &mut self,

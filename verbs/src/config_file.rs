@@ -188,8 +188,8 @@ fn wrong(reason: String) -> ConfigError {
     ConfigError::File { place: "ferroce.toml".into(), reason }
 }
 
-/// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`, `buffers`,
-/// `queue_pairs`, `selective_repeat`, `early_memory`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`),
+/// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`,
+/// `buffers`, `queue_pairs`, `selective_repeat`, `early_memory`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`),
 /// `csig_tpid` (`"0x9900"`), `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `feedback_key_file` for one
 /// device. A relative path is relative to the current folder. Returns the first of several devices.
 impl FromStr for DeviceConfig {

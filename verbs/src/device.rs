@@ -254,8 +254,8 @@ impl Device {
         Self::start(port, facts, config)
     }
 
-    /// Starts a core on a port that the program provides, such as one end of [`pair`](crate::port::pair). The port name and buffers in `config`
-    /// are ignored.
+    /// Starts a core on a port that the program provides, such as one end of [`pair`](crate::port::pair). The port name and buffers in
+    /// `config` are ignored.
     ///
     /// # Errors
     /// Returns an error if the configuration does not fit the port.
@@ -449,7 +449,6 @@ fn check_sharing(spec: &PortSpec) -> Result<(), JoinError> {
     }
 }
 
-/// Returns the address with this GID index.
 pub(crate) fn gid_at(gids: &GidTable, index: usize) -> Result<IpAddr, Error> {
     gids.get(index)
         .ok_or_else(|| Error::GidIndex { index, present: gids.entries().map(|(index, _)| index).collect() })

@@ -153,10 +153,10 @@ impl<S> QueuePairBuilder<S> {
         Self { partition_key: key, ..self }
     }
 
-    /// Offers selective repeat: after a loss, only lost packets are resent. It is used if both ends offer it in the
-    /// [`QpEndpoint`] that they exchange, and otherwise offered to the peer after a loss. The default is `true`; memory is needed only after
-    /// a loss. With `false`, or on a device whose [configuration](crate::DeviceConfig::selective_repeat) does not allow it, the queue pair
-    /// uses go-back-N whatever the peer offers.
+    /// Offers selective repeat: after a loss, only lost packets are resent. It is used if both ends offer it in the [`QpEndpoint`] that
+    /// they exchange, and otherwise offered to the peer after a loss. The default is `true`; memory is needed only after a loss. With
+    /// `false`, or on a device whose [configuration](crate::DeviceConfig::selective_repeat) does not allow it, the queue pair uses
+    /// go-back-N whatever the peer offers.
     pub fn selective_repeat(self, offer: bool) -> Self {
         Self { selective_repeat: offer, ..self }
     }

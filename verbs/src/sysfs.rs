@@ -1,5 +1,5 @@
-//! Describes devices in `/sys/class/infiniband`, in the kernel's layout, for programs that read it. `ferroce run` and the drop-in library use
-//! it; Rust programs do not need it.
+//! Describes devices in `/sys/class/infiniband`, in the kernel's layout, for programs that read it. `ferroce run` and the drop-in library
+//! use it; Rust programs do not need it.
 //!
 //! `ferroce run` mounts an empty folder there, if it has the permission (`apps/src/run/device_file.rs`), and describes the devices of its
 //! settings before the program starts. The drop-in library describes a device again when the program lists it, and its port when the

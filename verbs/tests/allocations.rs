@@ -1,4 +1,4 @@
-//! The data path does not allocate once it runs: not in posts, not in turns, not in polls.
+//! The datapath allocates no memory in steady state: not in posts, turns or polls.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn nothing_is_allocated_per_packet() {
             }
         })
     };
-    // When the machine pauses, unanswered packets are retransmitted, and answering them may allocate, but not ten times in a row.
+    // A pause of the test machine causes retransmissions, whose answers may allocate, but not ten times in a row.
     assert!((0..10).any(|_| rounds().count_total == 0));
     assert!(a.device.counters().unwrap().tx_frames - frames > 2000);
 }

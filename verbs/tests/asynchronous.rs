@@ -1,4 +1,4 @@
-//! Completions and connections that tasks await: none is lost when a future is dropped before it is ready.
+//! Completions and connections that tasks await. None is lost when a future is dropped before it is ready.
 
 mod common;
 
@@ -76,7 +76,7 @@ async fn the_end_of_a_connection_is_awaited_again_after_a_future_was_dropped() {
     for mode in MODES {
         let (mut theirs, mut ours, _devices) = pair_of(mode).await;
         assert!(once(theirs.wait_end_async()).await.is_none(), "{mode:?}");
-        // One poll sends the disconnect request; the next call awaits the answer.
+        // The first poll sends the DREQ; the next call awaits the answer.
         let _ = once(ours.disconnect_async()).await;
         let (there, here) = tokio::join!(theirs.wait_end_async(), ours.disconnect_async());
         there.and(here).unwrap();
@@ -124,7 +124,7 @@ async fn the_peer_learns_that_a_future_that_connects_was_dropped() {
             _ = asks => panic!("no one has accepted"),
         }
     };
-    // Fails at once if the peer's message has arrived, otherwise when it arrives.
+    // Fails at once if the peer's message has arrived, or else as soon as it arrives.
     let error = request.accept_async(new(&server), &options).await.unwrap_err();
     assert!(matches!(error, Error::Ended { .. } | Error::Rejected { reason: 4, .. }), "{error}");
 }

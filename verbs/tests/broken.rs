@@ -117,7 +117,7 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_with_the_reason() {
     }
 }
 
-/// A completion queue without requests gets no completion that could wake the task.
+/// The completion queue receives no completion that could wake the task, because no request is posted.
 #[tokio::test]
 async fn a_task_that_awaits_completions_learns_that_the_core_panicked() {
     for progress in [Progress::Dedicated { core: None }, Progress::Adaptive, Progress::Inline] {

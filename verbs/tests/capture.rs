@@ -1,4 +1,4 @@
-//! A capture contains every frame of a process, agrees with the counters, and never delays the process.
+//! A capture contains every frame of a process, matches the counters, and never delays the process.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn writes(a: &mut Side, b: &Side, count: u64) {
     }
 }
 
-/// Takes all frames that wait, each with its port and record.
+/// Takes all frames of the capture, each with its port and record.
 fn all(capture: &mut Capture) -> Vec<(usize, Record, Vec<u8>)> {
     let mut bytes = Vec::new();
     std::iter::from_fn(|| {
@@ -87,7 +87,7 @@ fn a_capture_has_every_frame_and_delays_no_transfer() {
     assert_eq!(seen + capture.dropped(0), after.0 - before.0 + after.1 - before.1);
     drop(capture);
 
-    // An observer that dies before the answer.
+    // An observer that closes the connection before the answer.
     let socket = runtime.path().join(format!("ferroce/{pid}.sock"));
     UnixStream::connect(&socket).unwrap().write_all(b"capture 64\n").unwrap();
     let mut capture = begin(64);

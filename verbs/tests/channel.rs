@@ -76,7 +76,7 @@ fn a_dropped_queues_event_leaves_the_channel() {
     assert!(!readable(0));
 }
 
-/// There is no armed queue, so no completion can wake these threads.
+/// No queue is armed, so no completion can wake these threads.
 #[test]
 fn a_thread_that_waits_learns_that_the_device_is_gone() {
     for mode in MODES {

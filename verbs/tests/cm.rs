@@ -80,7 +80,7 @@ fn a_connection_that_is_dropped_ends_at_the_peer() {
     server.wait_end().unwrap();
 }
 
-/// The peer may disconnect before the program learns that it was connected. The program still gets the connection.
+/// The peer may disconnect before `accept` returns. The program still receives the connection.
 #[test]
 fn a_peer_that_leaves_at_once_was_connected() {
     for _ in 0..20 {
@@ -162,7 +162,7 @@ fn a_silent_peer_times_out() {
     assert!(silent.receive().unwrap().is_some(), "it was asked");
 }
 
-/// The peer sends a request and gives up before it is accepted.
+/// The peer sends a request and times out before the request is accepted.
 #[test]
 fn accepting_a_request_of_a_peer_that_has_ended_is_an_error() {
     let brief = Options::new().timeout(Duration::from_millis(20));
@@ -236,10 +236,10 @@ fn a_forked_process_cannot_use_connections() {
     let ((mut server, mut received, _memory), (client, _sent, buffer), devices) =
         connected(Progress::Adaptive);
     let listener = Listener::bind(&devices[0], "10.0.0.1:7472".parse().unwrap()).unwrap();
-    // SAFETY: the child only calls this library, and ends with _exit.
+    // SAFETY: the child only calls this library, and exits with _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // SAFETY: kills a child that waits for a lock.
+        // SAFETY: the alarm kills a child that waits for a lock.
         unsafe { libc::alarm(20) };
         let refused = listener.try_accept().is_err()
             && listener.accept().is_err()
@@ -247,7 +247,7 @@ fn a_forked_process_cannot_use_connections() {
             && server.disconnect().is_err()
             && Listener::bind(&devices[0], "10.0.0.1:7473".parse().unwrap()).is_err();
         drop((listener, client, server));
-        // SAFETY: ends this process.
+        // SAFETY: ends only this process.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
     let mut status = -1;

@@ -42,7 +42,7 @@ fn hosts(cores: [u8; 2], progress: Progress, qps: usize, bytes: usize) -> [Host;
     [a, b]
 }
 
-/// Polls `count` completions of `cq`, which must be successful, while the peer runs too.
+/// Polls `count` completions of `cq`, which must be successful, and runs the peer meanwhile.
 fn take(cq: &mut CompletionQueue, peer: &Device, count: usize) -> Vec<Completion> {
     (0..count).map(|_| success(cq, peer)).collect()
 }
@@ -253,7 +253,7 @@ fn a_sleeping_thread_is_woken_by_a_completion_of_any_core() {
     let channel = b.device.create_channel().unwrap();
     b.cq.bind_channel(&channel).unwrap();
     for round in 0..20 {
-        // All cores fall asleep meanwhile.
+        // All cores may go to sleep during the pause.
         std::thread::sleep(std::time::Duration::from_millis(if round % 5 == 0 { 30 } else { 1 }));
         for (n, (from, to)) in a.qps.iter_mut().zip(&mut b.qps).enumerate() {
             to.post_recv(RecvRequest::new(n as u64, b.region.sge(64 * n, 64).unwrap())).unwrap();
@@ -306,7 +306,7 @@ fn an_operation_unsupported_with_several_cores_is_refused_by_name() {
     }
 }
 
-/// On `null` each core has its own queue. Frames to the device's own address pass through core 0; here, more of them than its ring holds.
+/// On `null` each core has its own queue. Frames to the device's own address pass through core 0, and exceed the size of its ring.
 #[test]
 fn cores_with_queues_of_their_own_reach_each_other() {
     const LENGTH: usize = 1 << 20;

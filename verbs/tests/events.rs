@@ -52,7 +52,7 @@ fn a_copy_of_the_descriptor_is_readable_once_its_receiver_is_gone() {
     assert_eq!(copy.read(&mut [0; 8]).unwrap(), 8);
 }
 
-/// IBA 10.2.9.1: the event is due once fewer requests than the limit wait.
+/// IBA 10.2.9.1: the event is due once fewer requests than the limit are left.
 #[test]
 fn requests_posted_before_a_limit_is_armed_count_for_it() {
     for progress in [Progress::Inline, Progress::Adaptive] {

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 
 const DEDICATED: Progress = Progress::Dedicated { core: None };
 
-/// Returns a device, and the other end of its cable, which nothing serves.
+/// Returns a device, and the other end of its cable, on which no device is open.
 fn lonely(config: DeviceConfig) -> (Device, Loopback) {
     let (port, other) = pair(256, FRAME);
     (open(port, 0, &config), other)
@@ -36,7 +36,7 @@ fn peers_find_each_other_by_arp_and_by_neighbour_discovery() {
     for (ours, theirs) in [("10.0.0.1/24", "10.0.0.2/24"), ("fd00::1/64", "fd00::2/64")] {
         for progress in [DEDICATED, Progress::Inline] {
             let (left, right) = pair(1024, FRAME);
-            // An inline device only resolves while it is called, so the other one runs by itself and answers.
+            // An inline device resolves addresses only during calls, so the other device needs its own thread to answer.
             let (a, b) = (open(left, 0, &at(ours, progress)), open(right, 1, &at(theirs, DEDICATED)));
             let (mut a, mut b) =
                 (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
@@ -92,7 +92,7 @@ fn the_error_state_flushes() {
     assert_eq!(a.qp.query().unwrap().state, State::ReadyToSend);
 }
 
-/// A port that accepts no frame, or has no free buffer.
+/// A port that accepts no frame, or that has no free buffer.
 struct Refusing {
     port: Loopback,
     is_dry: bool,
@@ -116,7 +116,7 @@ impl PacketIo for Refusing {
     }
 }
 
-/// The retry timer starts when a frame is sent, and selective repeat keeps all missing packets waiting for the port.
+/// The retry timer starts when a frame is sent. With selective repeat, all missing packets wait for the port.
 #[test]
 fn a_port_that_sends_nothing_fails_a_request_as_a_silent_peer_does() {
     refused_for_ever(false);
@@ -180,7 +180,7 @@ impl PacketIo for Lossy {
     }
 }
 
-/// Without memory for out-of-order packets, data still arrives, because the sender repeats everything after a lost packet.
+/// Without memory for early packets, data still arrives, because the sender repeats everything after a lost packet.
 #[test]
 fn a_device_holds_no_more_early_packets_than_early_memory_allows() {
     for (setting, holds) in [("", true), ("\nearly_memory = '0'", false)] {
@@ -409,7 +409,7 @@ fn a_device_has_as_many_queue_pairs_as_configured() {
         assert!(refused.contains(&format!("queues: the limit of {most} is reached")), "{refused}");
         assert!(refused.contains("queue_pairs in ferroce.toml or by FERROCE_QUEUE_PAIRS"), "{refused}");
         drop(qps);
-        // Queue pair numbers are not reused at once, but slots are.
+        // Queue pair numbers are not reused immediately, but slots are.
         let shared: Vec<_> = (0..most).map(|_| pd.shared_receive_queue(1, 1).unwrap()).collect();
         assert!(pd.shared_receive_queue(1, 1).is_err());
         drop(shared);
@@ -423,7 +423,7 @@ fn a_connected_queue_pair_is_not_connected_again() {
     assert!(error.contains("is in ReadyToSend, not in Init; connect one as build() returns it"), "{error}");
 }
 
-/// The length of a datagram is checked when it is posted, so an accepted request is not refused later.
+/// The length of a datagram is checked when it is posted, so the core never refuses an accepted request.
 #[test]
 fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
     let [device, other] = devices(Progress::Inline);
@@ -448,7 +448,7 @@ fn a_datagram_longer_than_the_path_mtu_is_refused_when_it_is_posted() {
     }
 }
 
-/// Requests that the library and the core must judge by the same rules.
+/// Requests to which the library and the core must apply the same rules.
 #[test]
 fn lists_of_buffers_may_have_odd_lengths_and_empty_entries() {
     let (mut a, mut b) = connected(Progress::Inline, 4096);

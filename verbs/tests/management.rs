@@ -18,7 +18,7 @@ fn open(port: Loopback, side: usize) -> Device {
     Device::open_on(port, own, &config).unwrap()
 }
 
-/// A request is answered even if its sender answers no ARP: a peer cannot make this side wait for its Ethernet address.
+/// A request is answered even if its sender answers no ARP, so a peer cannot delay this side by its address resolution.
 #[test]
 fn a_sender_is_answered_without_resolution() {
     let (left, right) = pair(64, FRAME);
@@ -30,7 +30,7 @@ fn a_sender_is_answered_without_resolution() {
     asks.progress();
     answers.progress();
     assert_eq!(here.receive().unwrap(), Some((asker, [1; MAD_LENGTH])));
-    // The sender's core does not run meanwhile, so it would not answer ARP.
+    // The sender's core does not run in between, so it cannot answer ARP.
     assert_eq!(here.send(asked, asker, [2; MAD_LENGTH]).unwrap(), Sent::Done);
     answers.progress();
     asks.progress();
@@ -38,7 +38,7 @@ fn a_sender_is_answered_without_resolution() {
     assert_eq!(there.receive().unwrap(), None);
 }
 
-/// A connection outlives an address that is removed, and its end is reported from that address.
+/// A connection may continue after its address was removed. Its DREQ is then sent from that address.
 #[test]
 fn a_message_leaves_from_an_address_that_was_removed() {
     let (left, right) = pair(64, FRAME);
@@ -53,7 +53,7 @@ fn a_message_leaves_from_an_address_that_was_removed() {
     assert_eq!(here.receive().unwrap(), Some((removed, [1; MAD_LENGTH])));
 }
 
-/// No call waits for a peer that does not answer: neither resolving nor sending.
+/// Neither resolving nor sending waits for a peer that does not answer.
 #[test]
 fn a_peer_is_looked_for_without_a_wait() {
     let (left, right) = pair(64, FRAME);
@@ -61,7 +61,7 @@ fn a_peer_is_looked_for_without_a_wait() {
     let there = asks.open_management().unwrap();
     let [own, peer] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
     let stranger = "10.0.0.77".parse().unwrap();
-    // The peer's core does not run meanwhile.
+    // The peer's core does not run in between.
     for _ in 0..100 {
         assert!(!there.poll_resolution(peer).unwrap());
         assert!(!there.poll_resolution(stranger).unwrap());

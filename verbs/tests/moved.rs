@@ -1,4 +1,4 @@
-//! The Ethernet address of a connected peer changes.
+//! A connected peer changes its Ethernet address.
 
 mod common;
 
@@ -12,11 +12,11 @@ use ferroce_verbs::{
 
 const NEW: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
-/// The network between two devices. A side that has moved receives at and sends from another Ethernet address.
+/// The network between two devices. A side that has moved uses another Ethernet address in both directions.
 struct Network {
     ends: [Loopback; 2],
     moved: [bool; 2],
-    /// Frames to an Ethernet address that no host has.
+    /// Number of frames to an Ethernet address that no host has.
     lost: u32,
 }
 
@@ -100,7 +100,7 @@ fn write(network: &mut Network, a: &mut Side, b: &Side, seed: u8) -> CompletionS
     }
 }
 
-/// First the responder moves, so that requests are lost; then the requester, so that responses are lost.
+/// First the responder moves, so that requests are lost. Then the requester moves, so that responses are lost.
 #[test]
 fn a_connection_follows_its_peer() {
     for moves in [1, 0] {

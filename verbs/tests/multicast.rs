@@ -1,4 +1,4 @@
-//! Multicast: attached queue pairs on both devices receive a copy, on the sender's device too.
+//! Multicast: attached queue pairs on both devices receive a copy, including those on the sender's device.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! A process with open devices can be observed, and removes its socket when it closes them.
+//! Observers can read the reports of a process with open devices. The process removes its socket when it closes them.
 
 use ferroce_verbs::observe::{AttachError, folder, read, read_all};
 use ferroce_verbs::port::{Mac, OwnPort, pair};
@@ -79,7 +79,7 @@ fn sockets() -> usize {
     descriptors.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(is_socket)).count()
 }
 
-/// If a child kept the process's end of a connection, the observer would not learn of the process's end.
+/// A child that kept its copy of the connection would hide the end of the process from the observer.
 fn a_child_keeps_no_observer(socket: &std::path::Path) {
     // Includes the listener.
     let before = sockets();
@@ -88,11 +88,11 @@ fn a_child_keeps_no_observer(socket: &std::path::Path) {
     while sockets() < before + 2 {
         std::thread::yield_now();
     }
-    // SAFETY: the child only reads a directory, and ends with _exit.
+    // SAFETY: the child only reads a directory, and exits with _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // The child has neither the listener nor the process's end of the connection, but the test's own end.
-        // SAFETY: ends this process.
+        // SAFETY: ends only this process.
         unsafe { libc::_exit(sockets() as libc::c_int) };
     }
     let mut status = -1;

@@ -1,4 +1,4 @@
-//! An observer's view of a device with several cores: each core's own counters, and sums that count nothing twice.
+//! An observer's report of a device with several cores: each core's own counters, and sums without double counting.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn check(device: &DeviceStatus, cores: usize, qpns: &[u32]) {
     for (place, core) in device.cores.iter().enumerate() {
         let pairs: Vec<_> = device.queue_pairs.iter().filter(|pair| pair.core == place).collect();
         assert_eq!(pairs.len(), QPS / cores, "core {place}");
-        // The cores' sums are read after the queue pairs', and no queue pair was destroyed.
+        // The cores' sums are read after those of the queue pairs, and no queue pair was destroyed.
         let waited: u64 = pairs.iter().flat_map(|pair| pair.waited.values()).sum();
         assert!(waited <= core.waited.values().sum(), "core {place}");
     }
@@ -70,7 +70,7 @@ fn every_core_has_its_own_counts_and_none_counts_twice() {
     let [here, there] = status.devices.as_slice() else { panic!("two devices") };
     check(here, 2, &qpns(|(a, _)| a));
     check(there, 1, &qpns(|(_, b)| b));
-    // Each device receives what the other sent.
+    // Each device has received the frames of the other one.
     assert_eq!(here.counters["tx_frames"], there.counters["rx_frames"]);
     assert_eq!(here.counters["tx_payload_bytes"], there.counters["rx_payload_bytes"]);
     assert_eq!(there.counters["rx_payload_bytes"], 10 << 10);

@@ -175,7 +175,7 @@ fn a_queue_accepts_as_many_requests_as_its_depth() {
     }
 }
 
-/// Requests without a completion free their room too.
+/// Requests without a completion also free their room.
 #[test]
 fn unsignalled_requests_do_not_jam_the_queue() {
     for mode in MODES {
@@ -251,7 +251,7 @@ fn a_request_is_sent_without_a_poll() {
         let (mut a, b) = connected(mode, 64);
         a.region.write(0, b"last").unwrap();
         a.qp.post_send(SendRequest::write(1, a.region.sge(0, 4).unwrap(), b.region.remote().at(0))).unwrap();
-        // Only the responder runs from here on.
+        // Only the responder's core runs from here on.
         while contents(&b.region, 0, 4) != b"last" {
             if !b.device.progress() {
                 assert_ne!(

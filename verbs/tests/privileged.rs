@@ -1,5 +1,5 @@
-//! A program with privileges that its caller lacks ignores the caller's environment and working directory. The test starts setuid and
-//! setgid copies of itself as user 65534, so it runs as root.
+//! A program with privileges that its caller lacks ignores the caller's environment and working directory. The test runs setuid and setgid
+//! copies of itself as user 65534, so it requires root.
 
 use ferroce_verbs::{Device, DeviceConfig, observe};
 use std::fs::{self, File, Permissions};
@@ -23,7 +23,7 @@ fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The privileged program: prints which settings and directories it would use, and opens devices.
+/// The privileged program. It prints the settings and directories that it would use, and opens devices.
 #[test]
 fn child() {
     if std::env::var_os(CHILD).is_none() {
@@ -41,7 +41,7 @@ fn child() {
     println!("own port: {:?}", Device::open(&DeviceConfig::on("null")).map(|_| ()));
 }
 
-/// What the caller chooses: files of root that must not be written, and directories that must not be used.
+/// The caller's choices: files of root that must not be written, and directories that must not be used.
 struct Caller {
     folder: tempfile::TempDir,
 }
@@ -75,10 +75,11 @@ impl Caller {
         fs::set_permissions(self.path(name), Permissions::from_mode(mode)).unwrap();
     }
 
-    /// Creates a copy of this program with these mode bits, owned by root.
+    /// Creates a copy of this program with these mode bits. Its owner is root.
     fn program(&self, mode: u32) -> PathBuf {
         let program = self.path("program");
-        // Copied by another process: a process forked from this one while the file is open for writing would keep it from being executed.
+        // Another process copies the file. While this process had it open for writing, a forked child could inherit the descriptor, and the
+        // copy could not be executed.
         let copied = Command::new("cp").arg(std::env::current_exe().unwrap()).arg(&program).status();
         assert!(copied.unwrap().success());
         chown(&program, Some(0), Some(0)).unwrap();
@@ -150,7 +151,7 @@ fn a_setuid_or_setgid_program_ignores_its_callers_environment_and_folder() {
     }
 }
 
-/// A program without privileges uses its caller's TMPDIR and working directory, which shows that the test above is meaningful.
+/// A program without privileges uses its caller's TMPDIR and working directory. This confirms that the tests above can fail.
 #[test]
 fn a_program_without_privileges_obeys_its_caller() {
     let caller = Caller::new();
@@ -161,7 +162,7 @@ fn a_program_without_privileges_obeys_its_caller() {
     assert!(!said.contains("ignored"), "{said}");
 }
 
-/// The administrator configures a setuid program. A mount namespace provides another `/etc`.
+/// The administrator configures a setuid program by a file in `/etc`. A mount namespace provides another `/etc`.
 #[test]
 fn a_setuid_program_reads_the_file_in_etc() {
     assert_eq!(effective_user(), 0, "this test makes a setuid program of root's, so it runs as root");

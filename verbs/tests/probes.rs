@@ -1,4 +1,4 @@
-//! The trace points of docs/reference/probes.md are in a binary that posts and polls, with the documented arguments.
+//! A binary that posts and polls contains the trace points of docs/reference/probes.md, with the documented arguments.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Raw packets: frames from device to device, loopback, and refusals.
+//! Raw packets between two devices, loopback, and refused requests.
 
 mod common;
 
@@ -41,8 +41,8 @@ fn local() -> FlowRule {
     FlowRule::new(vec![FlowSpec::Ethernet(EthernetSpec { ether_type, ..EthernetSpec::default() })])
 }
 
-/// A frame to the other device arrives there only, one to a group on both devices, and one to the sender's own address on the sender's
-/// device only.
+/// A frame to the other device arrives only there, a frame to a group on both devices, and a frame to the sender's own address only on the
+/// sender's device.
 #[test]
 fn a_raw_frame_reaches_its_address_and_the_group() {
     let [here, there] = devices(Progress::Inline);

@@ -1,4 +1,4 @@
-//! Every queue pair of a device with a feedback key uses it, however its congestion control was chosen. A single test, because it changes
+//! Every queue pair of a device with a feedback key uses that key, with any choice of congestion control. A single test, because it changes
 //! the process's environment.
 
 mod common;
@@ -88,7 +88,7 @@ fn a_queue_pair_has_its_devices_key_with_any_congestion_control() {
             (&of_file[..], None, None, Some(IN_FILE), by_file()),
             (&of_device, None, None, Some(IN_FILE), by_file()),
             ("", Some(&variable[..]), None, Some(IN_VARIABLE), Some(KeySource::Environment)),
-            // The file's key overrides the variable's.
+            // The key in the file overrides the variable.
             (&of_file, Some(&variable), None, Some(IN_FILE), by_file()),
             (&of_device, Some(&variable), None, Some(IN_FILE), by_file()),
             (&of_file, None, Some(IN_PROGRAM), Some(IN_PROGRAM), Some(KeySource::Program)),

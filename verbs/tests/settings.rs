@@ -1,4 +1,4 @@
-//! Settings of a queue pair can be queried, as they were set last.
+//! The settings of a queue pair can be queried, with their latest values.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn the_settings_of_a_connection_are_those_given() {
     assert_eq!((a.qp.settings().receive, a.qp.settings().congestion()), (None, None));
 }
 
-/// If the device's settings disable selective repeat, a program that offers it, as every program of libibverbs does, uses go-back-N.
+/// If the device's settings disable selective repeat, a program that offers it uses go-back-N. Every program of libibverbs offers it.
 #[test]
 fn a_device_without_selective_repeat_does_not_offer_it() {
     let text = "progress = 'inline'\nselective_repeat = false";
@@ -38,7 +38,7 @@ fn a_device_without_selective_repeat_does_not_offer_it() {
     let make = |device: &Device| side(device, 4096, Capabilities::default(), 16);
     let (mut a, mut b) = (make(&a), make(&b));
     assert!(!a.qp.endpoint().selective_repeat);
-    // The endpoint of a peer whose device allows it.
+    // The endpoint of a peer whose device allows selective repeat.
     let peer = QpEndpoint { selective_repeat: true, ..b.qp.endpoint() };
     a.qp.connect(&peer, &ConnectOptions::default()).unwrap();
     let agreed = a.qp.settings().receive.unwrap();

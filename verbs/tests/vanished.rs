@@ -1,5 +1,5 @@
-//! Registered memory that the program unmaps, protects, or loses by truncating the file behind it: requests that use it fail, locally or at
-//! the peer, and everything else continues. Also tests that other SIGSEGV and SIGBUS signals reach the program.
+//! Registered memory that the program unmaps, protects, or loses by truncating the underlying file: requests that use it fail, locally or
+//! at the peer, and all others continue. Also tests that other SIGSEGV and SIGBUS signals are delivered to the program.
 
 mod common;
 
@@ -16,7 +16,7 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 
 const LENGTH: usize = 1 << 16;
-/// The offset of a message. Only its first page stays.
+/// Offset of a message. Only its first page remains mapped.
 const AT: usize = 4096;
 const BYTES: u32 = 12_000;
 
@@ -27,7 +27,7 @@ enum Way {
     Shorten,
 }
 
-/// Pages of a file. All but the first two may vanish.
+/// Pages of a file, of which all but the first two may vanish.
 struct Pages {
     start: *mut u8,
     file: File,
@@ -53,7 +53,7 @@ impl Pages {
 
     fn vanish(&self, way: Way) {
         let (rest, length) = (self.start.wrapping_add(2 * 4096).cast(), LENGTH - 2 * 4096);
-        // SAFETY: no reference to the pages exists.
+        // SAFETY: there is no reference to the pages.
         let result = unsafe {
             match way {
                 Way::Unmap => libc::munmap(rest, length),
@@ -67,7 +67,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: unmaps the rest of the mapping, which nothing uses.
+        // SAFETY: unmaps the rest of the mapping, which is no longer used.
         unsafe { libc::munmap(self.start.cast(), LENGTH) };
     }
 }
@@ -92,7 +92,7 @@ fn another(a: &Side, b: &Side) -> (Side, Side) {
     (a, b)
 }
 
-/// Posts a request whose memory on side `loser` has vanished. Returns the status of the request, and of the receive if that is side 1.
+/// Posts a request whose memory on side `loser` has vanished. Returns the status of the request, and of the receive if `loser` is 1.
 fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<CompletionStatus>; 2] {
     let (mut a, mut b) = connected(progress, 4096);
     let (mut c, d) = another(&a, &b);
@@ -117,7 +117,7 @@ fn ends(progress: Progress, way: Way, verb: Verb, loser: usize) -> [Option<Compl
     c.qp.post_send(SendRequest::write(3, Data::inline(b"goes on"), d.region.remote().at(0))).unwrap();
     success(&mut c.send_cq, &d.device);
     assert_eq!(contents(&d.region, 0, 7), b"goes on");
-    // Dropped before the pages, while nothing else can be mapped at their addresses.
+    // Dropped before the pages, so that nothing else is mapped at their addresses before.
     drop((regions, a, b, c, d));
     [Some(sent), received]
 }
@@ -128,7 +128,7 @@ fn a_request_with_unmapped_memory_fails_and_others_continue() {
     use CompletionStatus::{Flushed, LocalProtection, RemoteAccess, RemoteOperation};
     for way in [Way::Unmap, Way::Protect, Way::Shorten] {
         for verb in VERBS {
-            // An unmapped address range could become another thread's stack, so this needs a process without such threads.
+            // An unmapped address range could become another thread's stack, so this case requires a process without such threads.
             for progress in [Progress::Inline, Progress::Dedicated { core: None }] {
                 if way == Way::Unmap && progress != Progress::Inline {
                     continue;
@@ -145,7 +145,7 @@ fn a_request_with_unmapped_memory_fails_and_others_continue() {
     }
 }
 
-/// The programs that [`child`] runs, and how each must end.
+/// The programs that [`child`] runs, with their expected endings.
 const PROGRAMS: [(&str, fn(), Ending); 6] = [
     ("no handler", no_handler, Ending::Signal(libc::SIGSEGV)),
     ("a handler before the device", before, Ending::Code(42)),
@@ -181,13 +181,13 @@ fn child() {
     program();
 }
 
-/// Runs a peer's WRITE to missing memory, which the process must survive.
+/// Runs a peer's WRITE to vanished memory. The process must survive it.
 fn survive() {
     let ended = ends(Progress::Inline, Way::Shorten, Verb::Write, 1);
     assert_eq!(ended[0], Some(CompletionStatus::RemoteAccess));
 }
 
-/// Causes a fault that is not the library's.
+/// Causes a fault that does not belong to the library.
 fn fault() {
     let pages = Pages::new();
     pages.vanish(Way::Protect);
@@ -197,7 +197,7 @@ fn fault() {
 }
 
 extern "C" fn leave(_: libc::c_int) {
-    // SAFETY: ends the process.
+    // SAFETY: ends only this process.
     unsafe { libc::_exit(42) };
 }
 
@@ -255,10 +255,10 @@ fn passes_on() {
     let device = devices(Progress::Inline);
     let old = set(libc::SIGBUS, pass as *const () as usize, libc::SA_SIGINFO);
     OLD.store(old.sa_sigaction, std::sync::atomic::Ordering::Relaxed);
-    // The program's handler calls the library's.
+    // The program's handler calls the library's one.
     survive();
     device[0].core_counters().unwrap();
-    // Now the library's handler calls the program's.
+    // Now the library's handler calls the program's one.
     survive();
     let pages = Pages::new();
     pages.vanish(Way::Shorten);
@@ -268,10 +268,10 @@ fn passes_on() {
 
 fn sent() {
     set(libc::SIGBUS, libc::SIG_IGN, 0);
-    // Replaces std's handler, which would take a sent signal for a fault.
+    // Replaces the handler of std, which would treat a sent signal as a fault.
     set(libc::SIGSEGV, libc::SIG_DFL, 0);
     let _device = devices(Progress::Inline);
-    // SAFETY: sends signals to this process.
+    // SAFETY: raise has only a number as argument.
     unsafe {
         libc::raise(libc::SIGBUS);
         libc::raise(libc::SIGSEGV);

@@ -1,4 +1,4 @@
-//! Memory windows between two devices: bound, used and invalidated. ATOMIC WRITE and FLUSH.
+//! Memory windows between two devices: binding, use and invalidation. ATOMIC WRITE and FLUSH.
 
 mod common;
 
@@ -82,7 +82,7 @@ fn unreliable_connections_serve_windows_too() {
     success(&mut send_cq, &right);
     while right.progress() {}
     assert_eq!(contents(&memory, 100, 11), b"by a window");
-    // A failed bind stops the send queue, not the receive queue.
+    // A failed bind stops the send queue, but not the receive queue.
     let bad = Binding { lkey: data.lkey(), ..window.binding(&memory, 0, 8, Access::ALL).unwrap() };
     b.post_send(Request::bind(3, bad)).unwrap();
     assert_eq!(next(&mut recv_cq, &left).status, CompletionStatus::Bind);

@@ -73,7 +73,7 @@ fn messages_and_memory_of_two_queues_by_one_connection() {
         assert_eq!(contents(&sender.region, 30_000, 5000), bytes);
         assert_eq!(contents(&inbox.region, 20_000, 5000), bytes);
     }
-    // A key of one queue's protection domain, with the number of the other queue.
+    // The request has the rkey of one queue's protection domain, and the number of the other queue.
     let (data, remote) = (sender.region.sge(0, 8).unwrap(), inboxes[0].region.remote().at(0));
     let request = SendRequest::write(30, data, remote).to_srq(inboxes[1].queue.number());
     sender.qp.post_send(request).unwrap();
@@ -81,7 +81,7 @@ fn messages_and_memory_of_two_queues_by_one_connection() {
     assert_eq!(target.query().unwrap().state, State::Error);
 }
 
-/// Polling frees room in the queue that provided the request, whichever target used it: many more messages than it is deep.
+/// Polling frees room in the queue that provided the request, for any target. The test sends many more messages than the queue is deep.
 #[test]
 fn a_queue_is_filled_again_as_its_messages_are_polled() {
     let [here, there] = devices(Progress::Inline);

@@ -1,4 +1,4 @@
-//! A process at its memory limit (`RLIMIT_AS`): verbs that create something fail with `ENOMEM`, and existing objects keep working.
+//! A process at its memory limit (`RLIMIT_AS`): verbs that create objects fail with `ENOMEM`, and existing objects keep working.
 
 mod common;
 
@@ -8,11 +8,11 @@ use ferroce_c::*;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
-/// The earlier limit on the address space. Dropping it restores the limit.
+/// The previous limit of the address space. Dropping it restores the limit.
 struct Limited(libc::rlimit);
 
 impl Limited {
-    /// Limits the process to `spare` bytes more than it has now.
+    /// Limits the address space to `spare` bytes more than its current size.
     fn to(spare: usize) -> Self {
         let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
         let pages: usize = pages.split(' ').next().unwrap().parse().unwrap();
@@ -25,7 +25,7 @@ impl Limited {
     }
 
     fn set(limit: libc::rlimit) {
-        // SAFETY: the limit is this process's own.
+        // SAFETY: the limit is that of this process.
         assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
     }
 }
@@ -62,7 +62,7 @@ impl AllocatedMemory {
 impl Drop for AllocatedMemory {
     fn drop(&mut self) {
         while !self.0.is_null() {
-            // SAFETY: each block begins with the pointer to the one before.
+            // SAFETY: each block begins with the pointer to the previous one.
             unsafe {
                 let block = self.0;
                 self.0 = block.read().cast();
@@ -72,7 +72,7 @@ impl Drop for AllocatedMemory {
     }
 }
 
-/// Verbs that failed, with their errno. Filling it allocates nothing.
+/// Verbs that failed, with their errno. Filling it allocates no memory.
 struct Refused([Option<(&'static str, c_int)>; 16]);
 
 impl Refused {
@@ -93,7 +93,7 @@ fn create_all(objects: &Objects) -> Refused {
         }
     };
     let table = context();
-    // SAFETY: all is alive, and each object is destroyed once.
+    // SAFETY: all objects are alive, and each is destroyed once.
     unsafe {
         let more = &*table.byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
         let pd = ibv_alloc_pd(table);

@@ -1,4 +1,4 @@
-//! Regions with other addresses than their memory: `ibv_reg_mr_iova2`, and zero-based regions.
+//! Regions whose requests use other addresses than those of the memory: `ibv_reg_mr_iova2`, and zero-based regions.
 
 mod common;
 
@@ -27,7 +27,7 @@ unsafe fn write(objects: &Objects, from: (u64, u32), to: (u64, u32)) -> ibv_wc_s
         ..Default::default()
     };
     (wr.wr.rdma.remote_addr, wr.wr.rdma.rkey) = to;
-    // SAFETY: the request is as the manual page has it.
+    // SAFETY: the request fulfils the contract of the manual page.
     unsafe {
         assert_eq!((*context()).ops.post_send.unwrap()(objects.qp, &mut wr, &mut null_mut()), 0);
         ended(objects.cq)
@@ -41,7 +41,7 @@ fn both_ends_use_the_requested_addresses() {
     objects.memory[..64].fill(0x5a);
     let memory = objects.memory.as_mut_ptr();
     let rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-    // SAFETY: the memory stays, and the regions are alive until they are deregistered.
+    // SAFETY: the memory is valid, and the regions are alive, until they are deregistered.
     unsafe {
         let elsewhere = ibv_reg_mr_iova2(objects.pd, memory.cast(), 4096, 0x10_0000, rights);
         let zero_based = rights | IBV_ACCESS_ZERO_BASED;
@@ -60,7 +60,7 @@ fn both_ends_use_the_requested_addresses() {
         for mr in [elsewhere, zero, third] {
             assert_eq!(ibv_dereg_mr(mr), 0);
         }
-        // Beyond the end of all addresses.
+        // The region would exceed the address space.
         let over = ibv_reg_mr_iova2(objects.pd, memory.cast(), 4096, u64::MAX - 100, rights);
         assert_eq!(refused(over), libc::EINVAL);
     }

@@ -1,4 +1,4 @@
-//! The verbs with counts and lengths at their limits. Each array ends at a page without access, so that reading beyond the last element
+//! Verbs with counts and lengths at their limits. Each array ends at a page without access rights, so that reading beyond the last element
 //! ends the test with SIGSEGV.
 
 mod common;
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 
 const PAGE: usize = 4096;
 
-/// A copy of a list that ends at a page without access.
+/// A copy of a list that ends at a page without access rights.
 struct Guarded<T> {
     start: *mut c_void,
     length: usize,
@@ -23,7 +23,7 @@ impl<T: Copy> Guarded<T> {
     fn new(list: &[T]) -> Self {
         let (rights, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         assert!(size_of_val(list) <= PAGE);
-        // SAFETY: a new mapping of two pages, of which the second loses all rights.
+        // SAFETY: a new mapping of two pages; the second page loses all access rights.
         let start = unsafe {
             let start = libc::mmap(null_mut(), 2 * PAGE, rights, kind, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
@@ -37,7 +37,7 @@ impl<T: Copy> Guarded<T> {
     }
 
     fn list(&self) -> *mut T {
-        // SAFETY: within the first page, which `new` checked.
+        // SAFETY: `new` checked that the list fits into the first page.
         unsafe { self.start.byte_add(PAGE - self.length * size_of::<T>()).cast() }
     }
 }
@@ -49,12 +49,12 @@ impl<T> Drop for Guarded<T> {
     }
 }
 
-/// The largest number of buffers of a request in these tests (`common::init`).
+/// Maximum number of buffers of a request in these tests (`common::init`).
 const MAX_SGE: usize = 2;
-/// Counts above it, and negative ones.
+/// Counts above the maximum, and negative ones.
 const TOO_MANY: [c_int; 5] = [MAX_SGE as c_int + 1, c_int::MAX - 1, c_int::MAX, c_int::MIN, -1];
 
-/// Returns as many buffers as a request may have, of 8 bytes each.
+/// Returns the maximum number of buffers of a request, of 8 bytes each.
 fn parts(objects: &Objects) -> Guarded<ibv_sge> {
     let part = ibv_sge { addr: objects.memory.as_ptr() as u64, length: 8, lkey: lkey_of(objects) };
     Guarded::new(&[part; MAX_SGE])
@@ -91,7 +91,7 @@ fn a_receive_with_too_many_buffers_is_refused_before_one_is_read() {
     assert_eq!(objects.to_init(), 0);
     let list = parts(&objects);
     let attr = ibv_srq_attr { max_wr: 4, max_sge: MAX_SGE as u32, srq_limit: 0 };
-    // SAFETY: all is alive until it is destroyed at the end; the list has as many elements as a request may have.
+    // SAFETY: all objects are alive until they are destroyed at the end; the list has the maximum number of elements.
     unsafe {
         let srq = ibv_create_srq(objects.pd, &mut ibv_srq_init_attr { attr, ..Default::default() });
         assert!(!srq.is_null());
@@ -129,7 +129,7 @@ fn a_draft_with_too_many_buffers_is_refused_before_one_is_read() {
         send_ops_flags: IBV_QP_EX_WITH_SEND as u64,
         ..Default::default()
     };
-    // SAFETY: as a program calls them; the queue pair is destroyed at the end.
+    // SAFETY: the calls are those of a C program; the queue pair is destroyed at the end.
     unsafe {
         let table = context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
         let qp = (*table).create_qp_ex.unwrap()(context(), &mut wanted);
@@ -161,7 +161,7 @@ fn a_draft_with_too_many_buffers_is_refused_before_one_is_read() {
 fn advice_on_more_parts_than_the_kernel_counts_is_refused_before_one_is_read() {
     let objects = Objects::new();
     let flags = (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE) as c_int;
-    // SAFETY: as a program calls them; the memory outlives the region.
+    // SAFETY: the calls are those of a C program; the memory outlives the region.
     unsafe {
         let table = context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>();
         let mr = ibv_reg_mr(objects.pd, objects.memory.as_ptr() as *mut c_void, 8192, flags);
@@ -183,7 +183,7 @@ fn polling_writes_as_many_completions_as_there_are() {
     let objects = Objects::new();
     objects.connect();
     let into = Guarded::new(&[ibv_wc::default()]);
-    // SAFETY: one completion is outstanding at most, and there is room for one.
+    // SAFETY: at most one completion is outstanding, and there is room for one.
     let poll = |most| unsafe { (*context()).ops.poll_cq.unwrap()(objects.cq, most, into.list()) };
     let mut wr = ibv_send_wr { opcode: IBV_WR_RDMA_WRITE, ..Default::default() };
     wr.send_flags = IBV_SEND_SIGNALED;
@@ -201,7 +201,7 @@ fn polling_writes_as_many_completions_as_there_are() {
 #[test]
 fn sizes_of_objects_beyond_the_limits_are_refused() {
     let objects = Objects::new();
-    // SAFETY: as a program calls them; nothing is created.
+    // SAFETY: the calls are those of a C program; they create no objects.
     unsafe {
         let mut device = ibv_device_attr::default();
         assert_eq!(ibv_query_device(context(), &mut device), 0);
@@ -241,7 +241,7 @@ fn sizes_of_objects_beyond_the_limits_are_refused() {
 #[test]
 fn indices_of_tables_beyond_their_ends_are_refused() {
     let (mut gid, mut key) = (ibv_gid { raw: [0; 16] }, 0);
-    // SAFETY: as a program calls them.
+    // SAFETY: the calls are those of a C program.
     unsafe {
         for index in [-1, c_int::MIN, c_int::MAX, 1 << 20] {
             let found = (ibv_query_gid(context(), 1, index, &mut gid), errno());

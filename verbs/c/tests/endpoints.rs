@@ -17,14 +17,14 @@ fn address(port: u16) -> libc::sockaddr_in {
     }
 }
 
-/// Attributes that leave all queues to the identifier; a depth of 2^31 exceeds every limit.
+/// Returns attributes for which the identifier creates all queues. A depth of 2^31 exceeds every limit.
 fn attributes(send: u32, receive: u32) -> ibv_qp_init_attr {
     let mut attributes = init(null_mut(), IBV_QPT_RC);
     (attributes.cap.max_send_wr, attributes.cap.max_recv_wr) = (send, receive);
     attributes
 }
 
-/// Returns an endpoint of 10.0.0.1 that listens if `passive`, and else connects to `port`.
+/// Returns an endpoint of 10.0.0.1. If `passive`, it is bound to `port` for a listener; otherwise, it connects to `port`.
 fn endpoint(port: u16, passive: bool, mut attributes: ibv_qp_init_attr) -> *mut rdma_cm_id {
     let (mut at, mut id) = (address(port), null_mut());
     let address = from_mut(&mut at).cast();

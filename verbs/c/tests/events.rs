@@ -1,4 +1,4 @@
-//! Asynchronous events as a program sees them: which object they are about, when they occur, and that destruction waits for them.
+//! Asynchronous events for a C program: their objects and their order, and destruction that waits for their acknowledgement.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// One context receives the events of all tests, so they take turns.
+/// One context receives the events of all tests, so only one test runs at a time.
 static TURNS: Mutex<()> = Mutex::new(());
 
 fn next() -> ibv_async_event {
@@ -47,9 +47,9 @@ fn a_drained_queue_is_reported() {
     sqd(&objects);
     let mut event = next();
     assert_eq!(event.event_type, IBV_EVENT_SQ_DRAINED);
-    // SAFETY: the event is about a queue pair.
+    // SAFETY: the event refers to a queue pair.
     assert_eq!(unsafe { event.element.qp }, objects.qp);
-    // SAFETY: the event came from the library.
+    // SAFETY: the library returned the event.
     unsafe { ibv_ack_async_event(&mut event) };
     assert!(!waits());
 }
@@ -62,19 +62,19 @@ fn a_failed_queue_pair_is_reported() {
     let mut sge = ibv_sge { addr: objects.memory.as_ptr() as u64, length: 8, lkey: lkey_of(&objects) };
     let mut wr =
         ibv_send_wr { sg_list: &mut sge, num_sge: 1, opcode: IBV_WR_RDMA_WRITE, ..Default::default() };
-    // A key without an owner.
+    // An rkey without a region.
     wr.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: sge.addr, rkey: 0 };
     assert_eq!(objects.post(&mut wr).0, 0);
-    // The queue pair is its own peer: as responder it refuses first.
+    // The queue pair is its own peer, and its responder fails first.
     let mut event = next();
     assert_eq!(event.event_type, IBV_EVENT_QP_ACCESS_ERR);
-    // SAFETY: the event came from the library, and is about a queue pair.
+    // SAFETY: the library returned the event, which refers to a queue pair.
     unsafe {
         assert_eq!(event.element.qp, objects.qp);
         ibv_ack_async_event(&mut event);
     }
     assert!(!waits(), "it failed once");
-    // SAFETY: zeros are a cause, and the queue pair is alive.
+    // SAFETY: all-zero bytes are a valid cause, and the queue pair is alive.
     let (status, cause) = unsafe {
         let mut cause: FerroceCause = std::mem::zeroed();
         cause.size = size_of::<FerroceCause>() as u32;
@@ -104,12 +104,12 @@ fn a_shared_receive_queue_below_its_limit_is_reported() {
     let objects = Objects::new();
     let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
     let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
-    // SAFETY: the domain is alive, and the queue until it is destroyed.
+    // SAFETY: the domain is alive, and the queue is alive until it is destroyed.
     unsafe {
         let srq = ibv_create_srq(objects.pd, &mut init);
         assert!(!srq.is_null());
         let mut limit = ibv_srq_attr { srq_limit: 2, ..Default::default() };
-        // The queue is empty, so it is below the limit at once.
+        // The queue is empty, so it is already below the limit.
         assert_eq!(ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT as i32), 0);
         let mut event = next();
         assert_eq!(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
@@ -129,16 +129,16 @@ fn a_failure_that_a_completion_reports_is_no_event() {
     let mut wr = ibv_send_wr { sg_list: &mut sge, num_sge: 1, opcode: IBV_WR_SEND, ..Default::default() };
     assert_eq!(objects.post(&mut wr).0, 0);
     assert_eq!(objects.poll().status, IBV_WC_LOC_PROT_ERR);
-    // The next event is that of a later request: there was none before it.
+    // The next event is that of a later request, so the failure caused none.
     let attr = ibv_srq_attr { max_wr: 4, max_sge: 1, srq_limit: 0 };
     let mut init = ibv_srq_init_attr { srq_context: null_mut(), attr };
-    // SAFETY: the domain is alive, and the queue until it is destroyed.
+    // SAFETY: the domain is alive, and the queue is alive until it is destroyed.
     unsafe {
         let srq = ibv_create_srq(objects.pd, &mut init);
         let mut limit = ibv_srq_attr { srq_limit: 2, ..Default::default() };
         assert_eq!(ibv_modify_srq(srq, &mut limit, IBV_SRQ_LIMIT as i32), 0);
         let mut event = next();
-        // Acknowledged before the check: a queue pair's destruction waits for that.
+        // Acknowledged before the check, because the destruction of a queue pair waits for that.
         ibv_ack_async_event(&mut event);
         assert_eq!(event.event_type, IBV_EVENT_SRQ_LIMIT_REACHED);
         assert_eq!(ibv_destroy_srq(srq), 0);
@@ -156,13 +156,13 @@ fn destroying_waits_until_events_are_acknowledged() {
     std::thread::scope(|scope| {
         let (address, acknowledged) = (objects.qp.expose_provenance(), &acknowledged);
         scope.spawn(move || {
-            // SAFETY: alive until here; nothing uses it any more.
+            // SAFETY: the queue pair is alive, and nothing else uses it.
             let destroyed = unsafe { ibv_destroy_qp(std::ptr::with_exposed_provenance_mut(address)) };
             assert_eq!(destroyed, 0);
             assert!(acknowledged.load(Ordering::Acquire));
         });
         acknowledged.store(true, Ordering::Release);
-        // SAFETY: the event came from the library; its queue pair lives until it is acknowledged.
+        // SAFETY: the library returned the event; its queue pair lives until the event is acknowledged.
         unsafe { ibv_ack_async_event(&mut event) };
     });
     objects.qp = null_mut();
@@ -182,7 +182,7 @@ fn events_of_destroyed_objects_are_discarded() {
     assert!(!waits(), "nothing is left to take");
     sqd(&there);
     let mut event = next();
-    // SAFETY: the event came from the library, and is about a queue pair.
+    // SAFETY: the library returned the event, which refers to a queue pair.
     unsafe {
         assert_eq!(event.element.qp, there.qp);
         ibv_ack_async_event(&mut event);
@@ -192,11 +192,11 @@ fn events_of_destroyed_objects_are_discarded() {
 #[test]
 fn a_destroyed_queues_event_leaves_the_channel() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: as a program calls it; each object is destroyed after those that use it.
+    // SAFETY: the calls are those of a C program; each object is destroyed after those that use it.
     unsafe {
         let channel = ibv_create_comp_channel(context());
         let fd = (*channel).fd;
-        // Each has a queue on the channel that rang: what was posted to it is flushed.
+        // Each object has a completion queue on the channel. `ring` causes an event there, because it flushes a posted request.
         let [mut gone, mut there] = [0; 2].map(|_| {
             let mut objects = Objects::new();
             assert_eq!((ibv_destroy_qp(objects.qp), ibv_destroy_cq(objects.cq)), (0, 0));
@@ -250,7 +250,7 @@ fn a_completion_queue_is_resized_with_its_completions() {
     assert_eq!((resize(0), resize(-1), resize(1 << 30)), (libc::EINVAL, libc::EINVAL, libc::EINVAL));
     assert_eq!((resize(64), cqe()), (0, 64));
     assert_eq!((resize(3), cqe()), (libc::EINVAL, 64), "four will come");
-    // Each control call is a turn of the core: after two all completions have arrived.
+    // Each control call runs at least one turn of the core, so after two calls all completions have arrived.
     assert_eq!((objects.modify(error, IBV_QP_STATE), objects.modify(error, IBV_QP_STATE)), (0, 0));
     assert_eq!((resize(3), cqe()), (libc::EINVAL, 64), "four wait");
     assert_eq!((resize(4), cqe()), (0, 4));
@@ -261,11 +261,11 @@ fn a_completion_queue_is_resized_with_its_completions() {
     assert_eq!(unsafe { ibv_resize_cq(null_mut::<c_void>().cast(), 4) }, libc::EINVAL);
 }
 
-/// Another thread may wait on the descriptor: it wakes, and the context is not accessed any more.
+/// Another thread may wait on the descriptor. It wakes up, and the context is no longer accessed.
 #[test]
 fn the_descriptor_of_a_closed_context_is_readable() {
     let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
-    // SAFETY: the shared context is open, so its device lives, and the other one is closed here alone.
+    // SAFETY: the shared context is open, so its device lives; only the other context is closed here.
     unsafe {
         let other = ibv_open_device((*context()).device);
         let copy = libc::dup((*other).async_fd);

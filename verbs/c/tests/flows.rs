@@ -1,4 +1,4 @@
-//! Raw packets and flow rules, as a program in C uses them.
+//! Raw packets and flow rules of a C program.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const TO: [u8; 6] = [1, 0x50, 0x56, 0x19, 0x20, 0xa7];
 const FROM: [u8; 6] = [0x24, 0x8a, 7, 0xa5, 0x28, 0xc8];
 
-/// The EtherType of frames that mark the end of a test's frames.
+/// EtherType of the frame that marks the end of a test's frames.
 const MARKER: u16 = 0x88b5;
 
 /// Tests share the device, so the rules of one test would match the frames of another.
@@ -22,7 +22,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Replaces the connected queue pair by one of raw packets, in RTS, with four receives and the rule of [`MARKER`].
+/// Replaces the connected queue pair by a raw packet one in RTS, with four receives and the rule of [`MARKER`].
 fn raw() -> (Objects, *mut ibv_flow) {
     let mut objects = Objects::new();
     // SAFETY: the objects are alive.
@@ -44,14 +44,14 @@ fn raw() -> (Objects, *mut ibv_flow) {
     (objects, marker)
 }
 
-/// A rule with its headers after it, as programs write them.
+/// A rule with its headers after it, in the layout of C programs.
 #[repr(C)]
 struct Rule<T> {
     attributes: ibv_flow_attr,
     specs: T,
 }
 
-/// One header after another. The fields of a tuple could be in any order.
+/// Two consecutive headers. The fields of a tuple could be in any order.
 #[repr(C)]
 struct Specs<T, U>(T, U);
 
@@ -61,7 +61,7 @@ fn rule<T>(count: u8, specs: T) -> Rule<T> {
 }
 
 fn create<T>(qp: *mut ibv_qp, rule: &mut Rule<T>) -> Result<*mut ibv_flow, c_int> {
-    // SAFETY: a `verbs_context` is around each context.
+    // SAFETY: each context is part of a `verbs_context`.
     let table =
         unsafe { &*context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>() };
     // SAFETY: the queue pair is alive, and the rule is followed by the number of headers in its `num_of_specs`.
@@ -107,14 +107,14 @@ fn ipv4(to: [u8; 4]) -> ibv_flow_spec_ipv4 {
     }
 }
 
-/// UDP from 1.1.1.1 to 2.2.2.2.
+/// Returns a UDP frame from 1.1.1.1 to 2.2.2.2.
 fn frame(port: u16) -> Vec<u8> {
     let ip = [0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2];
     let [high, low] = port.to_be_bytes();
     [&TO[..], &FROM, &[8, 0], &ip, &[0x04, 0xd2, high, low, 0, 26, 0, 0], &[7; 18]].concat()
 }
 
-/// The size of a receive buffer. That of request `id` is number `id` after the first half of the memory.
+/// Size of a receive buffer. The buffer of request `id` has this index after the first half of the memory.
 const ROOM: usize = 1024;
 
 fn receive(objects: &Objects, id: u64) {
@@ -122,11 +122,11 @@ fn receive(objects: &Objects, id: u64) {
     let mut sge = ibv_sge { addr, length: ROOM as u32, lkey: lkey_of(objects) };
     let mut wr = ibv_recv_wr { wr_id: id, sg_list: &mut sge, num_sge: 1, ..Default::default() };
     let mut bad = null_mut();
-    // SAFETY: as a program calls it, by the context's table.
+    // SAFETY: the call is that of a C program, through the context's table.
     assert_eq!(unsafe { (*context()).ops.post_recv.unwrap()(objects.qp, &mut wr, &mut bad) }, 0);
 }
 
-/// Sends a frame from offset `place` of the memory, which must not change until the frame has left.
+/// Sends a frame from offset `place` of the memory, which must not change until the frame has been sent.
 fn send(objects: &mut Objects, place: usize, frame: &[u8], flags: c_uint) -> c_int {
     let from = &mut objects.memory[place..][..frame.len()];
     from.copy_from_slice(frame);
@@ -137,7 +137,7 @@ fn send(objects: &mut Objects, place: usize, frame: &[u8], flags: c_uint) -> c_i
     objects.post(&mut wr).0
 }
 
-/// Sends a marker, and returns the frames that arrived before it. The port returns all frames in the order in which they were sent.
+/// Sends a marker. Returns the frames that arrived before the marker. The port returns all frames in the order in which they were sent.
 fn until_marker(objects: &mut Objects) -> Vec<Vec<u8>> {
     let marker = [&TO[..], &FROM, &MARKER.to_be_bytes(), &[0; 46]].concat();
     assert_eq!(send(objects, ROOM, &marker, 0), 0);
@@ -154,7 +154,7 @@ fn until_marker(objects: &mut Objects) -> Vec<Vec<u8>> {
     }
 }
 
-/// Sends a frame. Returns whether it came back, unchanged and once.
+/// Sends a frame. Returns whether it came back. Checks that it is unchanged and came back at most once.
 fn echo(objects: &mut Objects, frame: &[u8]) -> bool {
     assert_eq!(send(objects, 0, frame, 0), 0);
     let frames = until_marker(objects);

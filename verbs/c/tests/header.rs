@@ -1,4 +1,4 @@
-//! `ferroce.h` in a program that runs with another libibverbs than Ferroce's.
+//! `ferroce.h` in a program that runs with another `libibverbs`.
 
 use std::path::Path;
 use std::process::Command;

@@ -1,4 +1,4 @@
-//! The C interface as a program calls it: what it refuses, with rdma-core's errno values, and a message of a queue pair to itself.
+//! The C interface from a program's perspective: errno values of refused calls, as in rdma-core, and a message of a queue pair to itself.
 
 mod common;
 
@@ -35,7 +35,7 @@ fn null_is_refused_where_an_object_should_be() {
 fn memory_is_checked_when_it_is_registered() {
     let objects = Objects::new();
     let address: *mut c_void = objects.memory.as_ptr().cast_mut().cast();
-    // SAFETY: the domain is alive; what is not memory is what is tried.
+    // SAFETY: the domain is alive; the invalid memory is refused.
     unsafe {
         let reg = |address, length, access| refused(ibv_reg_mr(objects.pd, address, length, access));
         assert_eq!(reg(address, 0, 1), libc::EINVAL);
@@ -129,10 +129,10 @@ fn a_queue_pair_connected_to_itself_transfers_and_its_states_are_queried() {
     // SAFETY: the region is alive.
     wr.wr.rdma.rkey = unsafe { (*objects.mr).rkey } ^ 1;
     assert_eq!(objects.post(&mut wr), (0, null_mut()));
-    // Its own responder refuses the request, and moves it to the error state before the refusal arrives.
+    // The queue pair's own responder refuses the request, and moves it to the error state before the NAK arrives.
     assert_eq!(objects.poll().status, IBV_WC_WR_FLUSH_ERR);
     let (mut attributes, mut init) = (ibv_qp_attr::default(), ibv_qp_init_attr::default());
-    // SAFETY: all are alive.
+    // SAFETY: all objects are alive.
     unsafe { assert_eq!(ibv_query_qp(objects.qp, &mut attributes, 0, &mut init), 0) };
     assert_eq!(
         (attributes.qp_state, attributes.path_mtu, init.cap.max_send_wr),
@@ -142,7 +142,7 @@ fn a_queue_pair_connected_to_itself_transfers_and_its_states_are_queried() {
 
 #[test]
 fn two_threads_create_queue_pairs_whose_queues_are_swapped() {
-    // SAFETY: as a program calls it; the domain, the queues and the shared queue outlive both threads.
+    // SAFETY: the calls are those of a C program; the domain, the queues and the shared queue outlive both threads.
     unsafe {
         let pd = ibv_alloc_pd(context());
         let queues = [0; 2].map(|_| ibv_create_cq(context(), 16, null_mut(), null_mut(), 0));
@@ -173,7 +173,7 @@ fn two_threads_create_queue_pairs_whose_queues_are_swapped() {
 #[test]
 fn completions_of_sends_and_receives_arrive_in_their_queues() {
     let mut objects = Objects::new();
-    // SAFETY: as a program calls it; each object is destroyed after those that use it.
+    // SAFETY: the calls are those of a C program; each object is destroyed after those that use it.
     unsafe {
         let receives = ibv_create_cq(context(), 16, null_mut(), null_mut(), 0);
         assert_eq!(ibv_destroy_qp(objects.qp), 0);

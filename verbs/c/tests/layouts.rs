@@ -7,7 +7,7 @@ use std::mem::offset_of;
 use std::path::Path;
 use std::process::Command;
 
-/// The names of the Rust structures of `ferroce.h`, as the C compiler knows them.
+/// The Rust structures of `ferroce.h`, by their C names.
 mod ferroce {
     #![allow(non_camel_case_types)]
     pub type ferroce_congestion = super::FerroceCongestion;
@@ -15,7 +15,7 @@ mod ferroce {
 }
 use ferroce::{ferroce_cause, ferroce_congestion};
 
-/// Our numbers, and the C expressions that must equal them.
+/// Our numbers, and the C expressions that must have the same values.
 struct Checks {
     program: String,
     ours: Vec<(String, usize)>,
@@ -147,7 +147,7 @@ fn attributes(checks: &mut Checks) {
     );
 }
 
-/// `ferroce.h`, which is written by hand.
+/// Checks `ferroce.h`, which is not generated.
 fn own(checks: &mut Checks) {
     check!(checks,
         ferroce_congestion { size, flags, window, in_flight, rate, utilisation, reserved }

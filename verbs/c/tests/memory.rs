@@ -1,4 +1,4 @@
-//! Changed regions, regions on demand, device memory and parent domains, as a program in C uses them.
+//! Changed regions, on-demand regions, device memory and parent domains of a C program.
 
 mod common;
 
@@ -9,12 +9,12 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::Mutex;
 
-/// All tests share the context's device memory: those that use it take turns.
+/// All tests share the context's device memory, so only one test uses it at a time.
 static DEVICE_MEMORY: Mutex<()> = Mutex::new(());
 
-/// Returns the verbs that the headers find before the `ibv_context`.
+/// Returns the table of verbs before the `ibv_context`, as the headers find it.
 fn table() -> &'static verbs_context {
-    // SAFETY: every context of the library has such a table, which lives as long as it does.
+    // SAFETY: every context of the library has such a table, which lives as long as the context.
     unsafe { &*context().byte_sub(std::mem::offset_of!(verbs_context, context)).cast::<verbs_context>() }
 }
 
@@ -23,11 +23,11 @@ fn regions_on_demand_are_populated_when_advised() {
     let objects = Objects::new();
     let advise = |advice, flags, lkey, addr: u64| {
         let mut part = ibv_sge { addr, length: 64, lkey };
-        // SAFETY: the domain is alive, and the table lies before the `ibv_context`, as the headers find it.
+        // SAFETY: the domain is alive, and the table is before the `ibv_context`, as the headers find it.
         unsafe { table().advise_mr.unwrap()(objects.pd, advice, flags, &mut part, 1) }
     };
     let [read, write, no_fault] = [0, 1, 2];
-    // SAFETY: the mapping is this test's own; the regions are deregistered before it is unmapped.
+    // SAFETY: this test owns the mapping; the regions are deregistered before it is unmapped.
     unsafe {
         let (protection, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
@@ -53,7 +53,7 @@ fn regions_on_demand_are_populated_when_advised() {
         assert_eq!(advise(read, 1, lkey, start), libc::ENOENT);
         assert_eq!(refused(ibv_reg_mr(objects.pd, 4096 as *mut c_void, 64, flags)), libc::EFAULT);
 
-        // The whole address space, for the owner alone.
+        // The whole address space, only for its owner.
         assert_eq!(refused(ibv_reg_mr(objects.pd, null_mut(), usize::MAX, flags | 2)), libc::EOPNOTSUPP);
         let all = ibv_reg_mr(objects.pd, null_mut(), usize::MAX, flags);
         assert!(!all.is_null());
@@ -79,7 +79,7 @@ fn memory_without_rights_is_registered_on_demand_only() {
     const TIB: usize = 1 << 40;
     let objects = Objects::new();
     let write = IBV_ACCESS_LOCAL_WRITE as i32;
-    // SAFETY: the mappings are this test's own, and no request accesses them.
+    // SAFETY: this test owns the mappings, and no request accesses them.
     unsafe {
         let map = |length, rights| {
             let start =
@@ -127,7 +127,7 @@ fn a_region_changes_and_keeps_its_keys() {
     let objects = Objects::new();
     objects.connect();
     let memory = objects.memory.as_ptr() as u64;
-    // SAFETY: all is alive until it is given up at the end; what is wrong is what is tried.
+    // SAFETY: all objects are alive until they are destroyed at the end; invalid arguments are refused.
     unsafe {
         let mr = ibv_reg_mr(objects.pd, memory as *mut c_void, 64, IBV_ACCESS_LOCAL_WRITE as i32);
         let (from, rkey) = ((memory + 4096, (*objects.mr).lkey), (*mr).rkey);
@@ -144,14 +144,14 @@ fn a_region_changes_and_keeps_its_keys() {
         assert_eq!(rereg(PLACE, none, 4096, 64, 0), (command, libc::EFAULT));
         assert_eq!(rereg(ACCESS, none, 0, 0, 2), (command, libc::EINVAL));
 
-        // The peer may now write, and at another place; the keys have not changed.
+        // The peer may now write, also at another address; the keys are the same.
         assert_eq!(rereg(ACCESS, none, 0, 0, 3), (0, 0));
         assert_eq!(write(&objects, from, (memory, rkey)), IBV_WC_SUCCESS);
         assert_eq!(rereg(PLACE, none, memory + 1024, 128, 0), (0, 0));
         assert_eq!(((*mr).addr as u64, (*mr).length, (*mr).rkey), (memory + 1024, 128, rkey));
         assert_eq!(write(&objects, from, (memory + 1144, rkey)), IBV_WC_SUCCESS);
 
-        // In another domain the queue pair cannot access it, and it keeps that domain alive.
+        // In another domain the queue pair cannot access the region, and the region prevents the deallocation of that domain.
         let other = ibv_alloc_pd(context());
         assert_eq!((rereg(DOMAIN, other, 0, 0, 0), (*mr).pd), ((0, 0), other));
         assert_eq!(ibv_dealloc_pd(other), libc::EBUSY);
@@ -166,7 +166,7 @@ fn a_region_that_windows_are_bound_to_does_not_change() {
     objects.connect();
     let memory = objects.memory.as_ptr() as u64;
     let flags = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) as i32;
-    // SAFETY: all is alive until it is given up at the end.
+    // SAFETY: all objects are alive until they are destroyed at the end.
     unsafe {
         let mr = ibv_reg_mr(objects.pd, memory as *mut c_void, 64, flags);
         let window = (*context()).ops.alloc_mw.unwrap()(objects.pd, IBV_MW_TYPE_1);
@@ -195,7 +195,7 @@ fn device_memory_is_bounded_aligned_and_counted() {
         assert_eq!(refused(make(length, alignment, mask)), libc::EINVAL);
     }
     assert_eq!(refused(make(64, 40, 0)), libc::ENOMEM);
-    // SAFETY: all is alive until it is given up at the end; what is wrong is what is tried.
+    // SAFETY: all objects are alive until they are destroyed at the end; invalid arguments are refused.
     unsafe {
         let dm = make(100, 6, 0);
         assert_eq!(refused(make(1 << 20, 0, 0)), libc::ENOMEM, "a part of it is taken");
@@ -225,7 +225,7 @@ fn a_peer_writes_device_memory_by_its_offset() {
     let objects = Objects::new();
     objects.connect();
     let _alone = DEVICE_MEMORY.lock();
-    // SAFETY: all is alive until it is given up at the end.
+    // SAFETY: all objects are alive until they are destroyed at the end.
     unsafe {
         let mut wanted = ibv_alloc_dm_attr { length: 64, log_align_req: 0, comp_mask: 0 };
         let dm = table().alloc_dm.unwrap()(context(), &mut wanted);
@@ -249,7 +249,7 @@ fn a_peer_writes_device_memory_by_its_offset() {
 fn a_parent_domain_is_its_domain_by_another_name() {
     let objects = Objects::new();
     objects.connect();
-    // SAFETY: all is alive until it is given up at the end; what is wrong is what is tried.
+    // SAFETY: all objects are alive until they are destroyed at the end; invalid arguments are refused.
     unsafe {
         let td = table().alloc_td.unwrap()(context(), &mut ibv_td_init_attr { comp_mask: 0 });
         let make = |pd, comp_mask| {
@@ -260,7 +260,7 @@ fn a_parent_domain_is_its_domain_by_another_name() {
         assert_eq!(refused(make(objects.pd, 4)), libc::EINVAL);
         let parent = make(objects.pd, 0);
         let start = objects.memory.as_ptr() as u64;
-        // A region of the parent domain serves a queue pair of its protection domain.
+        // A queue pair of the protection domain can use a region of its parent domain.
         let mr = ibv_reg_mr(parent, start as *mut c_void, 64, 3);
         assert_eq!(write(&objects, (start, (*mr).lkey), (start + 8, (*mr).rkey)), IBV_WC_SUCCESS);
         let mut cq =

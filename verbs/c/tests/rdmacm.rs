@@ -1,4 +1,4 @@
-//! The symbols that `librdmacm.so.1` exports, compared with Debian's own, and its structures, compared by the C compiler.
+//! The symbols that `librdmacm.so.1` exports, compared with those of Debian's library, and its structures, compared by the C compiler.
 
 use ferroce_c::abi::*;
 use std::collections::BTreeSet;
@@ -93,7 +93,7 @@ fn a_number_without_a_socket_is_refused() {
         assert_eq!((rclose(number), errno()), (-1, libc::EBADF));
         assert_eq!((rshutdown(number, libc::SHUT_RDWR), errno()), (-1, libc::EBADF));
         assert_eq!((rfcntl(number, libc::F_GETFL, 0), errno()), (-1, libc::EBADF));
-        // SAFETY: no socket is found, so that nothing is read or written.
+        // SAFETY: no socket has this number, so nothing is read or written.
         unsafe {
             assert_eq!((rsend(number, null_mut(), 1, 0), errno()), (-1, libc::EBADF));
             assert_eq!((rrecv(number, null_mut(), 1, 0), errno()), (-1, libc::EBADF));
@@ -123,19 +123,19 @@ fn plain_descriptors_are_polled_beside_sockets() {
     }
 }
 
-/// `rping`'s thread returns to its channel just after the program has destroyed it.
+/// A thread of `rping` calls `rdma_get_cm_event` just after the program has destroyed the channel.
 #[test]
 fn a_late_reader_of_a_destroyed_channel_waits_as_an_earlier_one() {
     use ferroce_c::*;
     let late = |channel: usize| {
         let mut event = std::ptr::null_mut();
-        // SAFETY: the channel was created here; this test uses it after its destruction on purpose.
+        // SAFETY: the channel was created here; this test intentionally uses it after its destruction.
         let result = unsafe { rdma_get_cm_event(std::ptr::with_exposed_provenance_mut(channel), &mut event) };
         (result, std::io::Error::last_os_error().raw_os_error().unwrap())
     };
     let gone = |nonblocking: bool| {
         let channel = rdma_create_event_channel();
-        // SAFETY: the channel is alive, and given back once.
+        // SAFETY: the channel is alive, and destroyed once.
         unsafe {
             if nonblocking {
                 assert_eq!(libc::fcntl((*channel).fd, libc::F_SETFL, libc::O_NONBLOCK), 0);
@@ -155,7 +155,7 @@ fn a_late_reader_of_a_destroyed_channel_waits_as_an_earlier_one() {
         late(blocked)
     });
     let stat = format!("/proc/self/task/{}/stat", told.recv().unwrap());
-    // Asleep, or ended: then the file is gone.
+    // The thread sleeps. If it has ended, the file does not exist.
     while std::fs::read_to_string(&stat).is_ok_and(|stat| !stat.contains(") S ")) {
         std::thread::yield_now();
     }

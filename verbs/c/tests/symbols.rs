@@ -1,9 +1,9 @@
-//! The symbols that `libibverbs.so.1` exports, compared with Debian's own (`libibverbs.symbols`: each `name@version`, `@@` the default).
-//! The linker checks in `scripts/build` that each name is defined.
+//! The symbols that `libibverbs.so.1` exports, compared with those of Debian's library (`libibverbs.symbols`: each `name@version`, `@@` the
+//! default). The linker checks in `scripts/build` that each name is defined.
 
 use std::collections::BTreeSet;
 
-/// Versions that are left out, and why. No program of Debian requires them.
+/// Versions that are left out, with the reason. No program of Debian requires them.
 const LEFT_OUT: [(&str, &str); 1] =
     [("@IBVERBS_1.0", "functions of libibverbs 1.0 (2006), whose structures were others")];
 

@@ -1,4 +1,4 @@
-//! Changes of a queue pair's attributes within a state, by the C interface.
+//! Attributes that the C interface changes without a state transition.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::*;
 use ferroce_c::abi::*;
 use ferroce_c::*;
 
-/// The status of a request that the queue pair's own responder refuses: the queue pair moves to ERR, which flushes the request.
+/// Status of a request that the queue pair's own responder refuses: the queue pair moves to ERR, which flushes the request.
 const REFUSED: u32 = IBV_WC_WR_FLUSH_ERR;
 
 fn attributes_of(objects: &Objects) -> ibv_qp_attr {
@@ -94,12 +94,13 @@ fn to(objects: &Objects, qp_state: ibv_qp_state) {
     assert_eq!(objects.modify(ibv_qp_attr { qp_state, ..Default::default() }, IBV_QP_STATE), 0);
 }
 
-/// Returns two queue pairs in ERR. The completion queue of the first has their flushed requests: 1 and 3 of the first one, 2 of the other.
+/// Returns two queue pairs in ERR. The completion queue of the first contains their flushed requests: 1 and 3 of the first, and 2 of the
+/// other.
 fn flushed() -> (Objects, Objects) {
     let (first, mut other) = (Objects::new(), Objects::new());
     let mut flushed =
         ibv_send_wr { opcode: IBV_WR_SEND, send_flags: IBV_SEND_SIGNALED, ..Default::default() };
-    // SAFETY: the domain and the queues are alive, and outlive the queue pairs: callers drop `other` first.
+    // SAFETY: the domain and the queues outlive the queue pairs, because callers drop `other` first.
     unsafe {
         assert_eq!(ibv_destroy_qp(other.qp), 0);
         other.qp = ibv_create_qp(other.pd, &mut init(first.cq, IBV_QPT_RC));
@@ -111,7 +112,7 @@ fn flushed() -> (Objects, Objects) {
     for (id, objects) in [(1, &first), (2, &other), (3, &first)] {
         flushed.wr_id = id;
         assert_eq!(objects.post(&mut flushed).0, 0);
-        // Each control call is a turn of the core: after two the completion has arrived.
+        // Each control call runs at least one turn of the core, so after two calls the completion has arrived.
         for _ in 0..2 {
             attributes_of(objects);
         }
@@ -131,7 +132,7 @@ fn resetting_a_queue_pair_removes_its_completions() {
 #[test]
 fn destroying_a_queue_pair_removes_its_completions() {
     let (mut first, _other) = flushed();
-    // SAFETY: the queue pair is alive, and so are its domain and queue when the next one is created.
+    // SAFETY: the queue pair is alive. Its domain and queue are alive when the next one is created.
     unsafe {
         assert_eq!(ibv_destroy_qp(first.qp), 0);
         first.qp = ibv_create_qp(first.pd, &mut init(first.cq, IBV_QPT_RC));

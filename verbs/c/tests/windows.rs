@@ -1,4 +1,4 @@
-//! Memory windows and their invalidation, as a program in C uses them.
+//! Memory windows and their invalidation, in a C program.
 
 mod common;
 
@@ -13,12 +13,12 @@ fn signalled(opcode: c_uint) -> ibv_send_wr {
     ibv_send_wr { opcode, send_flags: IBV_SEND_SIGNALED as c_uint, ..Default::default() }
 }
 
-/// A message of a queue pair to itself through each memory window, and each way of invalidating a window.
+/// Sends a message of a queue pair to itself through each type of memory window, and invalidates a window in each possible way.
 #[test]
 fn memory_windows_are_bound_used_and_taken_back() {
     let objects = Objects::new();
     objects.connect();
-    // SAFETY: all objects are alive, and the memory outlives the requests, which are as the manual pages require.
+    // SAFETY: all objects are alive, the memory outlives the requests, and the requests fulfil the contract of the manual pages.
     unsafe {
         let memory = objects.memory.as_ptr() as u64;
         let flags = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) as c_int;
@@ -64,7 +64,7 @@ fn memory_windows_are_bound_used_and_taken_back() {
         assert_eq!(seen[2].__bindgen_anon_1.invalidated_rkey, rkey);
         assert_eq!(((memory + 64) as *const u64).read_volatile(), 0x1122_3344_5566_7788);
 
-        // Type 1: bound by its verb, which returns the key at once. A binding to an empty range unbinds it.
+        // Type 1: bound by its verb, which returns the new rkey immediately. A binding to an empty range unbinds it.
         let before = (*one).rkey;
         let mut bind = ibv_mw_bind { wr_id: 9, send_flags: IBV_SEND_SIGNALED as c_uint, bind_info: info };
         assert_eq!(bind_one(objects.qp, one, &mut bind), 0);
@@ -77,7 +77,7 @@ fn memory_windows_are_bound_used_and_taken_back() {
         assert_eq!(bind_one(objects.qp, one, &mut bind), 0);
         assert_eq!((objects.poll().status, ibv_dereg_mr(whole)), (IBV_WC_SUCCESS, 0));
 
-        // Invalidating a key that is not valid fails the queue pair.
+        // The invalidation of an invalid key fails the queue pair.
         let mut invalidate = signalled(IBV_WR_LOCAL_INV);
         invalidate.__bindgen_anon_1.invalidate_rkey = rkey;
         assert_eq!(objects.post(&mut invalidate).0, 0);
@@ -87,13 +87,13 @@ fn memory_windows_are_bound_used_and_taken_back() {
     }
 }
 
-/// Eight bytes are written atomically, by a request and by the call of an extended queue pair.
+/// Writes eight bytes atomically, by a request and by the call of an extended queue pair.
 #[test]
 fn a_word_is_written_at_once() {
     let objects = Objects::new();
     objects.connect();
     let start = objects.memory.as_ptr() as u64;
-    // SAFETY: all objects are alive, and the memory outlives the requests, which are as the manual pages require.
+    // SAFETY: all objects are alive, the memory outlives the requests, and the requests fulfil the contract of the manual pages.
     unsafe {
         let mut sge = ibv_sge { addr: start, length: 8, lkey: (*objects.mr).lkey };
         (start as *mut u64).write(0x0102_0304_0506_0708);
@@ -123,15 +123,15 @@ fn a_word_is_written_at_once() {
     }
 }
 
-/// The calls of an extended queue pair: bind, flush, invalidate; `ibv_wr_complete` returns errors.
+/// The calls of an extended queue pair: bind, flush, invalidate. `ibv_wr_complete` returns errors.
 #[test]
 fn extended_queue_pairs_bind_flush_and_invalidate() {
     type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
     let objects = Objects::new();
-    // The peer of this queue pair, itself, may flush.
+    // The queue pair is its own peer, which may flush.
     objects.connect_with(15 | 1 << 8);
     let memory = objects.memory.as_ptr() as u64;
-    // SAFETY: all objects are alive, and the memory outlives the requests; the calls are as the manual pages require.
+    // SAFETY: all objects are alive, the memory outlives the requests, and the calls fulfil the contract of the manual pages.
     unsafe {
         let flags = (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_MW_BIND) as c_int;
         let whole = ibv_reg_mr(objects.pd, memory as *mut c_void, 4096, flags | 1 << 8);
@@ -166,7 +166,7 @@ fn extended_queue_pairs_bind_flush_and_invalidate() {
             assert_eq!((*qp).wr_complete.unwrap()(qp), libc::EINVAL);
         }
 
-        // Bound again, and invalidated by a message to itself.
+        // Binds the window again, and invalidates it by a message to itself.
         let mut empty = ibv_recv_wr { wr_id: 7, ..Default::default() };
         let mut bad = null_mut();
         assert_eq!((*context()).ops.post_recv.unwrap()(objects.qp, &mut empty, &mut bad), 0);

@@ -1,4 +1,4 @@
-//! Work queues, and queue pairs that distribute frames over them, as a program in C uses them.
+//! Work queues of a C program, and queue pairs that distribute frames over them.
 
 mod common;
 
@@ -22,7 +22,7 @@ fn init_attributes(objects: &Objects) -> ibv_wq_init_attr {
 }
 
 fn create_wq(wanted: ibv_wq_init_attr) -> Result<*mut ibv_wq, c_int> {
-    // SAFETY: what the attributes name is alive, or is what is tried.
+    // SAFETY: the objects in the attributes are alive, or the call refuses them.
     let wq = unsafe { table().create_wq.unwrap()(context(), &mut wanted.clone()) };
     if wq.is_null() { Err(errno()) } else { Ok(wq) }
 }
@@ -38,14 +38,14 @@ fn receive(objects: &Objects, wq: *mut ibv_wq, id: u64) -> c_int {
     let mut sge = ibv_sge { addr, length: 4096, lkey: lkey_of(objects) };
     let mut wr = ibv_recv_wr { wr_id: id, sg_list: &mut sge, num_sge: 1, ..Default::default() };
     let mut bad = null_mut();
-    // SAFETY: the queue is alive; programs call the function that it has.
+    // SAFETY: the queue is alive, and programs call its function.
     unsafe { (*wq).post_recv.unwrap()(wq, &mut wr, &mut bad) }
 }
 
 fn create_table(log_ind_tbl_size: u32, queues: &mut [*mut ibv_wq]) -> Result<*mut ibv_rwq_ind_table, c_int> {
     let ind_tbl = queues.as_mut_ptr();
     let mut wanted = ibv_rwq_ind_table_init_attr { log_ind_tbl_size, ind_tbl, comp_mask: 0 };
-    // SAFETY: the list has as many entries, unless that is what is tried.
+    // SAFETY: the list has the stated number of entries, unless the call refuses that number.
     let made = unsafe { table().create_rwq_ind_table.unwrap()(context(), &mut wanted) };
     if made.is_null() { Err(errno()) } else { Ok(made) }
 }
@@ -70,12 +70,12 @@ fn spread(
         ..Default::default()
     };
     change(&mut wanted);
-    // SAFETY: what the attributes name is alive, or is what is tried.
+    // SAFETY: the objects in the attributes are alive, or the call refuses them.
     let qp = unsafe { table().create_qp_ex.unwrap()(context(), &mut wanted) };
     if qp.is_null() { Err(errno()) } else { Ok(qp) }
 }
 
-/// Replaces the queue pair by one that sends frames to the group's address.
+/// Replaces the queue pair by one that sends frames to a group's address.
 fn sender(objects: &mut Objects) {
     // SAFETY: the objects are alive.
     unsafe {
@@ -98,7 +98,7 @@ fn send(objects: &mut Objects, source: u8) {
     assert_eq!(objects.post(&mut wr).0, 0);
 }
 
-/// Objects must be created and destroyed in the order of their dependencies, and each flow stays on one queue.
+/// Objects are created and destroyed in the order of their dependencies, and each flow stays on one queue.
 #[test]
 fn frames_are_spread_over_work_queues() {
     let mut objects = Objects::new();

@@ -1,4 +1,4 @@
-//! XRC as a program in C uses it: domains by files, queues with numbers, targets that are opened again.
+//! XRC in a C program: domains by files, queues with numbers, targets that are opened again.
 
 mod common;
 
@@ -13,7 +13,7 @@ use std::ptr::null_mut;
 /// Returns the verbs that the headers call through the context.
 fn verbs() -> &'static verbs_context {
     let whole = context().cast::<u8>().wrapping_sub(offset_of!(verbs_context, context));
-    // SAFETY: the library's contexts are parts of such a structure, and this one is never closed.
+    // SAFETY: a context of the library is part of such a structure, and this one is never closed.
     unsafe { &*whole.cast() }
 }
 
@@ -59,7 +59,7 @@ unsafe fn open_qp(xrcd: *mut ibv_xrcd, qp_num: u32) -> *mut ibv_qp {
     unsafe { verbs().open_qp.unwrap()(context(), &mut wanted) }
 }
 
-/// Moves a queue pair to RTS, with the peer `peer` on the same port. Attributes without a use for its kind have arbitrary values.
+/// Moves a queue pair to RTS, with the peer `peer` on the same port. The attributes that its type does not use have arbitrary values.
 unsafe fn connect(qp: *mut ibv_qp, peer: u32) {
     let mut gid = ibv_gid { raw: [0; 16] };
     let modify = |attributes: ibv_qp_attr, mask: c_uint| {
@@ -111,12 +111,12 @@ fn a_file_identifies_a_domain_for_every_opener() {
         let qp = target(first);
         assert_eq!(((*qp).qp_type, (*qp).state), (IBV_QPT_XRC_RECV, IBV_QPS_RESET));
         assert_eq!(close_xrcd(first), libc::EBUSY);
-        // Through the other handle of the domain, but not through another domain.
+        // The target is opened by the other handle of its domain, but not by another domain.
         let again = open_qp(second, (*qp).qp_num);
         assert_eq!((*again).qp_num, (*qp).qp_num);
         assert_eq!(refused(open_qp(own, (*qp).qp_num)), libc::EINVAL);
         assert_eq!(refused(open_qp(second, (*qp).qp_num ^ 1)), libc::EINVAL);
-        // It is the same queue pair, and exists until both handles are destroyed.
+        // Both handles refer to the same queue pair, which exists until both are destroyed.
         let (mut attributes, mut init) = Default::default();
         assert_eq!(ibv_destroy_qp(qp), 0);
         assert_eq!(ibv_query_qp(again, &mut attributes, 0, &mut init), 0);
@@ -167,7 +167,7 @@ fn each_posting_call_reaches_the_queue_of_its_number() {
             let mut wr = ibv_recv_wr { wr_id: id, sg_list: &mut into, num_sge: 1, ..Default::default() };
             assert_eq!((*context()).ops.post_srq_recv.unwrap()(srq, &mut wr, &mut null_mut()), 0);
         }
-        // By ibv_post_send, to the second queue.
+        // A request of ibv_post_send, to the second queue.
         let mut wr = ibv_send_wr {
             wr_id: 7,
             opcode: IBV_WR_SEND,
@@ -182,7 +182,7 @@ fn each_posting_call_reaches_the_queue_of_its_number() {
         seen.sort_by_key(|wc| wc.wr_id);
         assert_eq!(seen.map(|wc| (wc.wr_id, wc.status)), [(2, 0), (7, 0)]);
         assert_eq!(seen.map(|wc| wc.qp_num), [(*target).qp_num, (*qp).qp_num]);
-        // By the calls of an extended queue pair, to the first.
+        // A request of an extended queue pair, to the first queue.
         let ex = ibv_qp_to_qp_ex(qp);
         (*ex).wr_start.unwrap()(ex);
         ((*ex).wr_id, (*ex).wr_flags) = (8, IBV_SEND_SIGNALED as c_uint);
@@ -193,7 +193,7 @@ fn each_posting_call_reaches_the_queue_of_its_number() {
         let mut seen = [next(objects.cq), next(objects.cq)];
         seen.sort_by_key(|wc| wc.wr_id);
         assert_eq!(seen.map(|wc| (wc.wr_id, wc.status)), [(1, 0), (8, 0)]);
-        // Without a queue's number the request is not posted.
+        // A request without an SRQ number is not posted.
         (*ex).wr_start.unwrap()(ex);
         (*ex).wr_send.unwrap()(ex);
         assert_eq!((*ex).wr_complete.unwrap()(ex), libc::EINVAL);

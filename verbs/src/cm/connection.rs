@@ -96,8 +96,8 @@ pub(super) fn establish(
 /// Connects `qp` to the program that listens at `to`.
 ///
 /// # Errors
-/// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if the peer does not answer in time, and
-/// another error if the peer's host is not found, the queue pair is not in Init, or a setting is out of range. The queue pair is then
+/// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if the peer does not answer in time,
+/// and another error if the peer's host is not found, the queue pair is not in Init, or a setting is out of range. The queue pair is then
 /// destroyed, and the peer is informed.
 pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let connecting = begin(qp, to, options)?;

@@ -193,9 +193,9 @@ impl Request {
     /// the reply has arrived, and may even have ended the connection when this call returns.
     ///
     /// # Errors
-    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it has withdrawn its request, and
-    /// another error if the queue pair belongs to another device or is not in Init, or a setting is out of range. The queue pair is then
-    /// destroyed, and the peer is informed.
+    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it has withdrawn its request,
+    /// and another error if the queue pair belongs to another device or is not in Init, or a setting is out of range. The queue pair is
+    /// then destroyed, and the peer is informed.
     pub fn accept(self, qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let mut connection = self.begin(qp, options)?;
         connection.wait_established(options.timeout)?;

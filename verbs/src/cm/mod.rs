@@ -73,8 +73,8 @@ pub struct Options {
     pub connection: ConnectOptions,
     /// Private data for the peer's program: at most 56 bytes with [`connect`], 196 with [`Request::accept`].
     pub private_data: Vec<u8>,
-    /// The time to wait for the peer's answer. The default is 8 s. Messages are repeated after 0.5 s, and then with a delay that doubles each
-    /// time, up to 4.3 s.
+    /// The time to wait for the peer's answer. The default is 8 s. Messages are repeated after 0.5 s, and then with a delay that doubles
+    /// each time, up to 4.3 s.
     pub timeout: Duration,
 }
 

@@ -208,7 +208,8 @@ pub(super) fn attach(pid: u32, path: &Path) -> Result<(UnixStream, u32), AttachE
     Ok((stream, peer.uid))
 }
 
-/// Connects within [`ANSWER_TIMEOUT`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait without limit.
+/// Connects within [`ANSWER_TIMEOUT`]: a stopped process may have a full backlog, for which [`UnixStream::connect`] would wait without
+/// limit.
 ///
 /// # Errors
 /// Returns [`ErrorKind::WouldBlock`] after the timeout, or the system's error.

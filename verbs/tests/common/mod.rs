@@ -9,7 +9,7 @@ use ferroce_verbs::{
 use std::io::Write;
 use std::sync::{Arc, Mutex};
 
-/// Everything that the process logs after [`start`](Self::start).
+/// Collects the log lines of the process after [`start`](Self::start).
 #[derive(Clone, Default)]
 pub struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -42,7 +42,7 @@ pub const FRAME: usize = 4500;
 
 pub const MACS: [Mac; 2] = [Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2])];
 
-/// A device with the objects of a program.
+/// A device with the objects that a program creates.
 pub struct Side {
     pub qp: QueuePair,
     pub send_cq: CompletionQueue,
@@ -52,17 +52,17 @@ pub struct Side {
     pub device: Device,
 }
 
-/// Opens devices 10.0.0.1 and 10.0.0.2. Each has the other's Ethernet address, so that one thread can run both.
+/// Opens devices 10.0.0.1 and 10.0.0.2. Each has a neighbour entry for the other, so that one thread can run both.
 pub fn devices(progress: Progress) -> [Device; 2] {
     devices_with(DeviceConfig::new().progress(progress))
 }
 
-/// The same with further settings.
+/// Opens the same devices with these settings.
 pub fn devices_with(config: DeviceConfig) -> [Device; 2] {
     devices_by(|_| config.clone())
 }
 
-/// The same with `cores` cores on each side.
+/// Opens the same devices with `cores` cores on each side.
 pub fn devices_of(cores: [u8; 2], progress: Progress) -> [Device; 2] {
     devices_by(|side| DeviceConfig::new().progress(progress).cores(cores[side]).unwrap())
 }
@@ -104,7 +104,7 @@ pub fn connected(progress: Progress, region: usize) -> (Side, Side) {
     (a, b)
 }
 
-/// Runs both devices until `cq` has a completion, and returns it.
+/// Runs both devices until `cq` has a completion. Returns the completion.
 pub fn next(cq: &mut CompletionQueue, peer: &Device) -> Completion {
     loop {
         if let Some(completion) = cq.poll_one().unwrap() {

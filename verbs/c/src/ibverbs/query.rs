@@ -41,7 +41,6 @@ pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// Returns the address in a GID.
 pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
     IpAddr::from(gid).to_canonical()
 }
@@ -51,7 +50,6 @@ pub(crate) fn mtu_code(mtu: Mtu) -> ibv_mtu {
     mtu.code().into()
 }
 
-/// Returns the path MTU of a code.
 pub(crate) fn mtu_of(code: ibv_mtu) -> Result<Mtu, Errno> {
     u8::try_from(code).ok().and_then(Mtu::from_code).ok_or(INVALID)
 }

@@ -223,12 +223,10 @@ impl Device {
         Ok(Self { context, descriptor, management, domain, xrc_domain, machine })
     }
 
-    /// Returns the device's current addresses.
     pub(crate) fn gids(&self) -> GidTable {
         self.management.gids()
     }
 
-    /// Returns the code of the active path MTU.
     pub(crate) fn mtu(&self) -> u8 {
         self.management.mtu()
     }

@@ -245,7 +245,6 @@ impl Id {
         unsafe { (*self.abi()).channel }
     }
 
-    /// Reports an event to the program.
     pub(crate) fn report(&self, kind: rdma_cm_event_type, status: c_int) {
         self.report_event(QueuedEvent {
             id: self.abi().cast(),

@@ -84,7 +84,6 @@ extern "C" fn at_exit() {
     });
 }
 
-/// Returns an unpredictable number.
 pub(crate) fn random() -> Result<u32, Errno> {
     getrandom::u32().map_err(|_| Errno(libc::EIO))
 }

@@ -1,4 +1,4 @@
-//! A program's view of the library: one device for all tests of a process, and a queue pair with its objects.
+//! Objects of a C program: one device for all tests of a process, and a queue pair with its objects.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use ferroce_c::abi::*;
@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::OnceLock;
 
-/// Returns a context on a port that receives what it sends. It is opened once for all tests, because a process has one device.
+/// Returns a context on a port that receives the frames that it sends. It is opened once for all tests, because a process has one device.
 pub fn context() -> *mut ibv_context {
     struct Shared(*mut ibv_context);
     // SAFETY: any thread may use a context.
@@ -61,7 +61,7 @@ pub fn init(cq: *mut ibv_cq, kind: c_uint) -> ibv_qp_init_attr {
 impl Objects {
     pub fn new() -> Self {
         let mut memory = vec![0_u8; 8192];
-        // SAFETY: the objects live until they are dropped, in the order of their dependencies; the memory too.
+        // SAFETY: the objects and the memory live until they are dropped, in the order of their dependencies.
         unsafe {
             let pd = ibv_alloc_pd(context());
             let cq = ibv_create_cq(context(), 16, null_mut(), null_mut(), 0);
@@ -82,7 +82,7 @@ impl Objects {
         self.to_init_with(15)
     }
 
-    /// Moves the queue pair to INIT, with these rights for the peer.
+    /// Moves the queue pair to INIT, with these access rights of the peer.
     pub fn to_init_with(&self, qp_access_flags: c_uint) -> c_int {
         let attributes =
             ibv_qp_attr { qp_state: IBV_QPS_INIT, port_num: 1, qp_access_flags, ..Default::default() };
@@ -145,7 +145,7 @@ impl Objects {
 
     pub fn post(&self, wr: &mut ibv_send_wr) -> (c_int, *mut ibv_send_wr) {
         let mut bad = null_mut();
-        // SAFETY: as a program calls it, through the context's table.
+        // SAFETY: the call is that of a C program, through the context's table.
         let result = unsafe { (*context()).ops.post_send.unwrap()(self.qp, wr, &mut bad) };
         (result, bad)
     }
@@ -167,7 +167,7 @@ impl Drop for Objects {
     fn drop(&mut self) {
         // SAFETY: each is alive, and is destroyed once.
         unsafe {
-            // Null if the test has destroyed it.
+            // The pointer is null if the test has destroyed the queue pair.
             assert!(self.qp.is_null() || ibv_destroy_qp(self.qp) == 0);
             assert_eq!(ibv_destroy_cq(self.cq), 0);
             assert_eq!(ibv_dereg_mr(self.mr), 0);

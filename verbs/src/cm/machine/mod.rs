@@ -392,7 +392,6 @@ fn incoming<C>(request: &Request, from: IpAddr, max_rd_atomic: u8, random: u32) 
     }
 }
 
-/// Writes private data. Returns an error if it does not fit the message.
 fn put_private<W: Environment>(
     mad: &mut Mad,
     kind: Kind,

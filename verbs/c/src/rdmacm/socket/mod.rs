@@ -105,7 +105,6 @@ fn find(number: c_int) -> Option<Arc<Socket>> {
     SOCKETS.read().unwrap_or_else(PoisonError::into_inner).get(&number).cloned()
 }
 
-/// Returns the socket with a number, or `EBADF`.
 fn socket(number: c_int) -> Result<Arc<Socket>, Errno> {
     find(number).ok_or(Errno(libc::EBADF))
 }

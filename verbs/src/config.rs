@@ -167,8 +167,8 @@ impl DeviceConfig {
     /// `FERROCE_SELECTIVE_REPEAT` and `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`). These
     /// variables override the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
     ///
-    /// A `ferroce.toml` in the current folder, unless `FERROCE_CONFIG` names it, is ignored with a warning if it belongs to neither the
-    /// caller nor root, or if others can write to it. Its port is ignored if it is a `pcap:` or `eal:` port.
+    /// A `ferroce.toml` in the current folder that `FERROCE_CONFIG` does not name is checked: it is ignored with a warning if it belongs to
+    /// neither the caller nor root, or if others can write to it. Its port is ignored if it is a `pcap:` or `eal:` port.
     ///
     /// A program that is setuid, setgid or has file capabilities ignores all variables and the current folder, which its caller chooses. It
     /// reads `/etc/ferroce.toml`, under the same conditions.
@@ -179,9 +179,9 @@ impl DeviceConfig {
         Self::all_from_env().map(first)
     }
 
-    /// Like [`from_env`](Self::from_env), but returns the settings of every device. `FERROCE_PORT` may name several ports (`eth0,eth1`, or
-    /// separated by semicolons if a port contains a colon), and a file may contain a list of ports or `[[device]]` tables. The result has
-    /// at least one element; its port may be unset.
+    /// Like [`from_env`](Self::from_env), but returns the settings of every device. `FERROCE_PORT` may name several ports: `eth0,eth1`, or
+    /// separated by semicolons if a port contains a colon. A file may contain a list of ports or `[[device]]` tables. The result has at
+    /// least one element; its port may be unset.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if the file or a value is invalid.
@@ -319,7 +319,8 @@ impl DeviceConfig {
         self.port.as_deref()
     }
 
-    /// Returns which thread runs the core. The default is [`Progress::Adaptive`], which also serves programs that wait without polling.
+    /// Returns the thread that runs the core. The default is [`Progress::Adaptive`], which also runs the core while the program waits
+    /// without polling.
     #[must_use]
     pub fn who_runs(&self) -> Progress {
         self.progress.unwrap_or(Progress::Adaptive)
@@ -386,7 +387,7 @@ impl DeviceConfig {
         self.who_runs().check_cpus(self.cores).map_err(|error| ConfigError::Cpus(error.to_string()))
     }
 
-    /// Sets what a dedicated core does when idle.
+    /// Sets how a dedicated core waits when idle.
     #[must_use]
     pub fn idle(self, idle: Idle) -> Self {
         Self { idle, ..self }

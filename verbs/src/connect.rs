@@ -55,8 +55,8 @@ pub struct QpEndpoint {
 #[must_use = "it changes nothing before it is passed to connect()"]
 #[non_exhaustive]
 pub struct ConnectOptions {
-    /// The ACK timeout, after which a request is resent. The default, code 14, is 67 ms. The second retry waits twice as long and later
-    /// ones four times (IBA 9.7.6.1.3), so with 7 retries a queue pair fails after 27 timeouts, 1.8 s.
+    /// The ACK timeout, after which a request is resent. The default, code 14, is 67 ms. The timeout doubles after the first retry, and is
+    /// four times as long after later ones (IBA 9.7.6.1.3). With 7 retries, a queue pair therefore fails after 27 timeouts, 1.8 s.
     pub ack_timeout: AckTimeout,
     /// The number of retries before the queue pair fails, 0 to 7. The default is 7.
     pub retry_count: u8,

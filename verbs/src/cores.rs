@@ -1,9 +1,9 @@
 //! Chooses the core of each queue pair on a port with several cores, and creates shared objects on all of them.
 //!
-//! Protection domains, completion queues, regions, windows, shared receive queues and XRC domains are created on all cores by the same
-//! commands in the same order, so each has the same number or key on all cores. A queue pair exists on one core, which its number contains:
-//! datagram queue pairs on core 0, those of a shared receive queue or an XRC domain on its core, all others on the core with the fewest
-//! queues.
+//! Protection domains, completion queues, regions, windows, shared receive queues and XRC domains are created on all cores. All cores run
+//! the same commands in the same order, so each object has the same number or key on all. A queue pair exists on one core, which its number
+//! contains. Datagram queue pairs are on core 0, those of a shared receive queue or an XRC domain on its core, and all others on the core
+//! with the fewest queues.
 
 use crate::Error;
 use crate::device::Inner;

@@ -61,7 +61,7 @@ pub(crate) fn is_read(path: &Path) -> bool {
 /// Returns the warning if another user could have written the file.
 fn open(path: &Path) -> Result<Option<File>, String> {
     let distrusted = |why: String| format!("{} is ignored: {why}", path.display());
-    // SAFETY: geteuid has no arguments and can't fail.
+    // SAFETY: geteuid has no arguments and cannot fail.
     let caller = unsafe { libc::geteuid() };
     let Ok(entry) = fs::symlink_metadata(path) else { return Ok(None) };
     // The mode of a symbolic link has no effect, but its owner chose its target.

@@ -95,8 +95,8 @@ impl MemoryRegion {
     /// Registers memory that the caller owns.
     ///
     /// # Safety
-    /// The caller must keep `length` bytes at `address` valid for reads and writes until the region is dropped, and must not use a Rust
-    /// reference to them while the peer or a posted request may access them.
+    /// The caller must keep `length` bytes at `address` valid for reads and writes until the region is dropped. The caller must not use a
+    /// Rust reference to them while the peer or a posted request may access them.
     ///
     /// # Errors
     /// Returns an error if the address is null, a limit is exceeded, or the core has stopped.

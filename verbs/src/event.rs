@@ -61,8 +61,8 @@ impl Events {
     /// [`Inline`](crate::Progress::Inline) progress, another thread must poll meanwhile to run the core.
     ///
     /// # Errors
-    /// Returns `WouldBlock` if the descriptor is non-blocking and there is no event, `BrokenPipe` if the core has stopped and no event is
-    /// left, and another error if a signal arrives. After the core has stopped, the descriptor stays readable.
+    /// Returns `WouldBlock` if the descriptor is non-blocking and there is no event, and `BrokenPipe` if the core has stopped and no event
+    /// is left. Returns another error if a signal arrives. After the core has stopped, the descriptor stays readable.
     pub fn wait(&self) -> io::Result<AsyncEvent> {
         self.device.engine.hand_over();
         self.queue.wait()

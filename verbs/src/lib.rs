@@ -52,8 +52,8 @@
 //!
 //! With the feature `tokio`, tasks await completions (`Completions`) and connections (`cm::connect_async`).
 //!
-//! The root contains what most programs need; each module covers one subject, such as [`congestion`] or [`errors`].
-//! [`from_c`] lists the Rust name of each libibverbs call.
+//! The root exports the items that most programs need; each module covers one subject, such as [`congestion`] or [`errors`]. [`from_c`]
+//! lists the Rust name of each libibverbs call.
 #![warn(clippy::disallowed_methods)]
 
 mod address;

@@ -62,8 +62,8 @@ impl ManagementPort {
     /// removed. The unspecified address selects [the device's address for the peer](GidTable::towards).
     ///
     /// # Errors
-    /// Returns an error if the peer cannot be reached, the addresses are of different families, `source` is unspecified and the device has
-    /// no address of the peer's family, too many datagrams are queued, or the core has stopped.
+    /// Returns an error if the peer cannot be reached, the addresses are of different families, too many datagrams are queued, or the core
+    /// has stopped. Also returns an error if `source` is unspecified and the device has no address of the peer's family.
     pub fn send(&self, source: IpAddr, to: IpAddr, mad: Mad) -> Result<Sent, Error> {
         let info = &self.device.info;
         let gids = self.gids();

@@ -1,4 +1,4 @@
-//! Extended reliable connections: a peer reaches many shared receive queues through one queue pair (IBA annex A14).
+//! Extended reliable connections: a peer sends to many shared receive queues through one queue pair (IBA annex A14).
 //!
 //! The sender has an initiator: a [`QueuePair`] of [`Service::Xrc`](crate::Service::Xrc). The receiver has an [`XrcDomain`] with
 //! targets and shared receive queues, and passes their [numbers](SharedReceiveQueue::number) to the sender by any means.
@@ -81,7 +81,7 @@ impl XrcDomain {
 }
 
 impl ProtectionDomain {
-    /// Creates a shared receive queue of an XRC domain for `depth` requests of up to `max_sge` buffers. Completions go to `cq`. Messages to
+    /// Creates a shared receive queue of an XRC domain for `depth` requests of up to `max_sge` buffers. Completions go to `cq`. Requests to
     /// the queue use keys of this protection domain.
     ///
     /// # Errors

@@ -37,7 +37,7 @@ fn begin(snap: u32) -> Capture {
     Capture::begin(std::process::id(), snap).unwrap()
 }
 
-/// One test, because the directory of sockets belongs to the process.
+/// A single test, because the directory of sockets belongs to the process.
 #[test]
 fn a_capture_has_every_frame_and_delays_no_transfer() {
     let runtime = tempfile::tempdir().unwrap();

@@ -259,7 +259,7 @@ fn an_overflow_is_reported_after_earlier_completions() {
         for id in 0..8 {
             a.qp.post_send(SendRequest::write(id, Data::empty(), b.region.remote().at(0))).unwrap();
         }
-        // Nothing polls a's completion queue until its queue pair has failed.
+        // The test polls a's completion queue only after its queue pair has failed.
         while a.qp.query().unwrap().state != State::Error {
             a.device.progress();
             b.device.progress();

@@ -66,7 +66,7 @@ fn open_devices_are_reported_and_closed_ones_leave_no_socket() {
     drop(stopped);
 
     drop((qp, cq, domain, here, there));
-    // While an observer is being answered, the devices stay open.
+    // The thread that answers an observer keeps the devices open meanwhile.
     let mut looks = std::iter::repeat_with(std::thread::yield_now).take(1_000_000);
     assert!(looks.any(|()| !socket.exists()));
     assert!(matches!(read(pid), Err(AttachError::NotFerroce(_))));

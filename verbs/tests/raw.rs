@@ -41,8 +41,8 @@ fn local() -> FlowRule {
     FlowRule::new(vec![FlowSpec::Ethernet(EthernetSpec { ether_type, ..EthernetSpec::default() })])
 }
 
-/// A frame to the other device arrives only there, a frame to a group on both devices, and a frame to the sender's own address only on the
-/// sender's device.
+/// A frame to the other device arrives only there, and a frame to a group on both devices. A frame to the sender's own address arrives only
+/// on the sender's device.
 #[test]
 fn a_raw_frame_reaches_its_address_and_the_group() {
     let [here, there] = devices(Progress::Inline);

@@ -31,9 +31,9 @@ impl ManagerRef {
 
 /// Connects `qp` to the program that listens at `to`. The asynchronous form of [`connect`](super::connect).
 ///
-/// If the future is dropped before it returns, the queue pair is destroyed and the peer receives the end of the connection. Waiting for the
-/// peer's answer does not block the thread. Changing the queue pair's state takes microseconds, unless the peer's Ethernet address has to
-/// be resolved again.
+/// If the future is dropped before it returns, the queue pair is destroyed, and the peer's connection ends. Waiting for the peer's answer
+/// does not block the thread. Changing the queue pair's state takes microseconds, unless the peer's Ethernet address has to be resolved
+/// again.
 ///
 /// # Errors
 /// As [`connect`](super::connect).
@@ -101,8 +101,8 @@ impl Connection {
 
     /// Ends the connection, and waits for the peer's answer. The asynchronous form of [`disconnect`](Self::disconnect).
     ///
-    /// This method is cancel safe: if the future is dropped after its first poll, the connection ends all the same, and the next call or
-    /// [`wait_end_async`](Self::wait_end_async) waits for the answer.
+    /// This method is cancel safe: if the future is dropped after its first poll, the connection nevertheless ends. The next call or
+    /// [`wait_end_async`](Self::wait_end_async) then waits for the answer.
     ///
     /// # Errors
     /// As [`disconnect`](Self::disconnect).

@@ -96,9 +96,9 @@ pub(super) fn establish(
 /// Connects `qp` to the program that listens at `to`.
 ///
 /// # Errors
-/// Returns [`Error::Rejected`] if the peer refuses or no program listens there, [`Error::NoAnswer`] if the peer does not answer in time,
-/// and another error if the peer's host is not found, the queue pair is not in Init, or a setting is out of range. The queue pair is then
-/// destroyed, and the peer is informed.
+/// Returns [`Error::Rejected`] if the peer refuses or no program listens there, and [`Error::NoAnswer`] if the peer does not answer in
+/// time. Returns another error if the peer's host is not found, the queue pair is not in Init, or a setting is out of range. The queue pair
+/// is then destroyed, and the peer is informed.
 pub fn connect(qp: QueuePair, to: SocketAddr, options: &Options) -> Result<Connection, Error> {
     let connecting = begin(qp, to, options)?;
     let Connection { handle, .. } = &connecting;

@@ -39,7 +39,7 @@ impl Listener {
     /// Listens at `at`: an address of the device, or `0.0.0.0` or `::` for all. Port 0 selects a free one.
     ///
     /// # Errors
-    /// Returns [`Error::PortTaken`] if another listener has the port, in this process or in another one of the interface, and another
+    /// Returns [`Error::PortTaken`] if another listener has the port, in this process or in another one of the interface. Returns another
     /// error if the device has no such address, the program has opened the device's queue pair 1 itself, or the core has stopped.
     pub fn bind(device: &Device, at: SocketAddr) -> Result<Self, Error> {
         let ip = at.ip();
@@ -129,7 +129,8 @@ pub(super) struct IncomingRequest {
     event_fd: Arc<EventFd>,
 }
 
-/// Claims a service, first among the processes of the interface, then in this one. Returns `false` if another listener has it.
+/// Claims a service, first among the processes of the interface, then in this one. Returns `false` if another listener has a conflicting
+/// claim.
 fn take(manager: &ManagerRef, claim: &Claim, event_fd: &Arc<EventFd>) -> Result<bool, Error> {
     let siblings = manager.device().engine.siblings();
     if let Some(Err(error)) = siblings.map(|siblings| siblings.claim(claim)) {
@@ -193,9 +194,9 @@ impl Request {
     /// the reply has arrived, and may even have ended the connection when this call returns.
     ///
     /// # Errors
-    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, [`Error::Ended`] if it has withdrawn its request,
-    /// and another error if the queue pair belongs to another device or is not in Init, or a setting is out of range. The queue pair is
-    /// then destroyed, and the peer is informed.
+    /// Returns [`Error::NoAnswer`] if the peer does not confirm the connection in time, and [`Error::Ended`] if it has withdrawn its
+    /// request. Returns another error if the queue pair belongs to another device or is not in Init, or a setting is out of range. The
+    /// queue pair is then destroyed, and the peer is informed.
     pub fn accept(self, qp: QueuePair, options: &Options) -> Result<Connection, Error> {
         let mut connection = self.begin(qp, options)?;
         connection.wait_established(options.timeout)?;
@@ -235,7 +236,7 @@ impl Request {
         Ok(Connection::new(handle, qp, self.private_data))
     }
 
-    /// Rejects the request. `private_data`, up to 148 bytes, reaches the peer's program.
+    /// Rejects the request. The peer's program receives `private_data`, up to 148 bytes.
     ///
     /// # Errors
     /// Returns an error if the private data is too long, or the core has stopped.

@@ -53,7 +53,7 @@ pub(crate) struct Manager {
 
 /// A reference to a device's manager. Dropping the last one stops the manager.
 pub(crate) struct ManagerRef {
-    // Dropped before `_stop`, so that the manager is gone when its slot is free.
+    // Dropped before `_stop`, so that the manager no longer exists when its slot is free.
     manager: Arc<Manager>,
     _stop: StopWithLast,
 }

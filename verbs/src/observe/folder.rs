@@ -36,7 +36,7 @@ pub enum FolderError {
 }
 
 pub(super) fn user() -> u32 {
-    // SAFETY: geteuid has no arguments and can't fail.
+    // SAFETY: geteuid has no arguments and cannot fail.
     unsafe { libc::geteuid() }
 }
 

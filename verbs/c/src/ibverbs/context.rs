@@ -43,7 +43,7 @@ impl Context {
     }
 
     /// # Safety
-    /// The caller must pass null, or a context that nothing uses from now on.
+    /// The caller must pass null, or a context that it does not use after this call.
     pub(crate) unsafe fn close(context: *mut ibv_context) -> Result<(), Errno> {
         let whole = Self::around(context)?;
         // SAFETY: guaranteed by the caller.

@@ -97,7 +97,7 @@ unsafe extern "C" fn copy_to(dm: *mut ibv_dm, offset: u64, from: *const c_void, 
         if from.is_null() || length == 0 {
             return if length == 0 { Ok(()) } else { Err(INVALID) };
         }
-        // SAFETY: the part lies in the memory; the program has `length` bytes.
+        // SAFETY: the part is in the memory; the program has `length` bytes.
         unsafe { copy_in(to, std::slice::from_raw_parts(from.cast(), length)) }
             .map_err(|_| Errno(libc::EFAULT))
     })
@@ -111,7 +111,7 @@ unsafe extern "C" fn copy_from(into: *mut c_void, dm: *mut ibv_dm, offset: u64, 
         if into.is_null() || length == 0 {
             return if length == 0 { Ok(()) } else { Err(INVALID) };
         }
-        // SAFETY: the part lies in the memory; the program has room for `length` bytes.
+        // SAFETY: the part is in the memory; the program has room for `length` bytes.
         unsafe { copy_out(from, std::slice::from_raw_parts_mut(into.cast(), length)) }
             .map_err(|_| Errno(libc::EFAULT))
     })

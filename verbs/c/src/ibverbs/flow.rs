@@ -90,7 +90,7 @@ fn ports(val: ibv_flow_tcp_udp_filter, mask: ibv_flow_tcp_udp_filter) -> PortSpe
     }
 }
 
-/// Reads a specification, whose header gives its size, `size` bytes.
+/// Reads a specification whose header contains this `size`, in bytes.
 ///
 /// # Safety
 /// The caller must pass a pointer to `size` readable bytes.

@@ -1,7 +1,7 @@
 //! The locks of the library, and the order in which a thread acquires them.
 //!
-//! A thread that holds a lock acquires only locks of a later [`Rank`]. A debug build checks this at every call, so any test that acquires
-//! locks in another order fails, even if its threads do not block each other.
+//! A thread that holds a lock acquires only locks of a later [`Rank`]. A debug build checks this at every call. Any test that acquires
+//! locks in another order therefore fails, even if no thread blocks.
 //!
 //! Three more locks are innermost, and no code acquires another lock while it holds one of them: the table of live objects
 //! (`live_objects.rs`), the owners of asynchronous events (`event.rs`; the core acquires it in its event filter), and the count of

@@ -74,9 +74,9 @@ pub extern "C" fn ibv_unimport_dm(_dm: *mut ibv_dm) {}
 ///
 /// A forked child inherits an open device's memory, but neither its threads nor its network. In the child, verbs that need the core fail,
 /// no completions arrive, and closing the device does not affect the parent's. Before `fork` returns in the child, the library closes the
-/// child's copies of the device's packet socket, of the sockets that reserve RoCEv2's ports, and of the program at the interface's ingress.
-/// The child shares the program's descriptors (completion and event channels). It cannot open a device if the parent opened one before the
-/// fork: open the first device after the fork, or execute another program.
+/// child's copies of three kinds of descriptors: the device's packet socket, the sockets that reserve RoCEv2's ports, and the program at
+/// the interface's ingress. The child shares the C program's descriptors (completion and event channels). It cannot open a device if the
+/// parent opened one before the fork: open the first device after the fork, or execute another program.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
     0

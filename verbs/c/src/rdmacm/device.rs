@@ -153,8 +153,9 @@ pub(crate) fn device_with(context: usize) -> Option<&'static Device> {
     devices().ok()?.iter().find(is_it)
 }
 
-/// Returns the device for a peer, our address on it, and the peer's address. Prefers the device that has the peer's address itself, then
-/// that of the kernel's route, then the one whose address has the most leading bits in common with the peer's.
+/// Returns the device for a peer, our address on it, and the peer's address. First choice is the device that has the peer's address itself,
+/// second the device of the kernel's route. The last choice is the device whose address has the most leading bits in common with the
+/// peer's.
 pub(crate) fn route(peer: IpAddr) -> Result<(&'static Device, IpAddr, IpAddr), Errno> {
     let devices = devices()?;
     let leads = |device: &'static Device| {

@@ -122,7 +122,7 @@ fn take_events(server: &Server, ids: &mut Vec<*mut Id>, known: &mut Vec<u32>) {
     }
 }
 
-/// Destroys all identifiers, to which nothing refers any more.
+/// Destroys all identifiers. Nothing refers to them after their events were received.
 fn end(server: Server, mut ids: Vec<*mut Id>, mut known: Vec<u32>) {
     take_events(&server, &mut ids, &mut known);
     let (channel, listener) = (server.channel, server.listener);

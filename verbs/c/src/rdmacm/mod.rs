@@ -1,9 +1,9 @@
 //! `librdmacm.so.1`: connection management with the messages of the IB CM over queue pair 1, as Linux and NICs use them.
 //!
 //! The library creates and modifies queue pairs by the calls of libibverbs that a program would use. The state machine is that of the Rust
-//! API ([`verbs::cm`]). `environment` reports its events to programs, `manager` is the thread that receives messages and runs the timers,
-//! `id` has the program's handles, and `socket` has streams and datagrams with the calls of sockets. Calls with an identifier without a
-//! channel wait for their events.
+//! API ([`verbs::cm`]). `environment` reports its events to programs, and `manager` is the thread that receives messages and runs the
+//! timers. `id` has the program's handles, and `socket` has streams and datagrams with the calls of sockets. Calls with an identifier
+//! without a channel wait for their events.
 
 mod address;
 mod connect;

@@ -57,14 +57,14 @@ mod tests {
     fn a_thread_that_ends_may_still_log() {
         crate::ibverbs::log::start();
         let mut key = 0;
-        // SAFETY: `key` has room, and the destructor takes no memory.
+        // SAFETY: `key` has room, and the destructor does not access its argument.
         assert_eq!(unsafe { libc::pthread_key_create(&mut key, Some(logs)) }, 0);
         for logged_before in [true, false] {
             let body = move || {
                 if logged_before {
                     tracing::error!("a line of a test");
                 }
-                // SAFETY: the key exists, and its destructor doesn't follow the pointer.
+                // SAFETY: the key exists, and its destructor does not follow the pointer.
                 assert_eq!(unsafe { libc::pthread_setspecific(key, std::ptr::dangling::<u8>().cast()) }, 0);
             };
             std::thread::spawn(body).join().unwrap();

@@ -2,8 +2,8 @@
 //!
 //! Each side sends a greeting in the private data of the request or reply. It contains the addresses of the first half of its receive
 //! buffer, and of its list of two targets. Data is sent by WRITEs into the buffer, whose immediate data contains the length. When half a
-//! buffer is free again, a WRITE into the peer's list announces its address, and the number of messages that the peer may have sent by
-//! then.
+//! buffer is free again, a WRITE into the peer's list announces its address. The immediate data of that WRITE contains the number of
+//! messages that the peer may have sent by then.
 
 /// A message in the 32 bits of immediate data: its type in the upper 3 bits, and its value in the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -94,7 +94,7 @@ impl Capture {
         self.rings.get(core).map_or(0, Reader::dropped)
     }
 
-    /// Ends the capture. Frames in the rings can still be read.
+    /// Requests the end of the capture. Frames in the rings can still be read.
     pub fn end(&self) {
         // Fails only if the process has ended.
         let _ = self.connection.shutdown(Shutdown::Both);

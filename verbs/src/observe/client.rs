@@ -96,12 +96,12 @@ pub enum AttachError {
     /// The process ended while its report was read.
     #[error("process {0} ended while its report was read; start it again")]
     Ended(u32),
-    /// A system call failed.
+    /// An I/O error of the connection to the process, or invalid data from it.
     #[error("process {pid}: {error}; try again")]
     System {
         /// The process.
         pid: u32,
-        /// The error of the system call.
+        /// The I/O error.
         error: io::Error,
     },
 }

@@ -29,32 +29,32 @@ macro_rules! none {
 }
 
 refuse! {
-    /// Enhanced connection establishment, which negotiates options of vendors.
+    /// Unsupported: enhanced connection establishment, which negotiates options of vendors.
     ibv_set_ece
-    /// Enhanced connection establishment, which negotiates options of vendors.
+    /// Unsupported: enhanced connection establishment, which negotiates options of vendors.
     ibv_query_ece
-    /// Not needed, because the transition to RTR resolves the Ethernet address.
+    /// Unsupported and not needed, because the transition to RTR resolves the Ethernet address.
     ibv_resolve_eth_l2_from_gid
-    /// Converts structures of the kernel's interface.
+    /// Unsupported: conversion of structures of the kernel's interface.
     ibv_copy_ah_attr_from_kern
-    /// Converts structures of the kernel's interface.
+    /// Unsupported: conversion of structures of the kernel's interface.
     ibv_copy_path_rec_from_kern
-    /// Converts structures of the kernel's interface.
+    /// Unsupported: conversion of structures of the kernel's interface.
     ibv_copy_path_rec_to_kern
-    /// Converts structures of the kernel's interface.
+    /// Unsupported: conversion of structures of the kernel's interface.
     ibv_copy_qp_attr_from_kern
 }
 
 none! {
-    /// Registers memory of other devices.
+    /// Unsupported: regions of the memory of other devices.
     ibv_reg_dmabuf_mr
-    /// Imports an object of another process.
+    /// Unsupported: objects of other processes.
     ibv_import_device
-    /// Imports an object of another process.
+    /// Unsupported: objects of other processes.
     ibv_import_pd
-    /// Imports an object of another process.
+    /// Unsupported: objects of other processes.
     ibv_import_mr
-    /// Imports an object of another process.
+    /// Unsupported: objects of other processes.
     ibv_import_dm
 }
 

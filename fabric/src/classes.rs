@@ -5,16 +5,16 @@ use datapath::io::PacketBuf;
 use roce::wire::traffic_class;
 use std::collections::VecDeque;
 
-/// A second class of service: deficit-weighted round robin shares the link between it and the ordinary class (rtgwg-00 9.3).
+/// A second class of service. Deficit-weighted round robin shares the link between it and the ordinary class (rtgwg-00 9.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecondClass {
     /// DSCP of the packets of this class, 0 to 63.
     pub dscp: u8,
-    /// Shares of the link while both classes have frames: of the ordinary class and of this one.
+    /// Weights of the ordinary class and of this class, which apply while both have frames.
     pub weights: [std::num::NonZeroU8; 2],
 }
 
-/// Bytes per turn that a class may send for a weight of 1.
+/// Bytes that a class of weight 1 may send per round.
 const QUANTUM: u64 = 256;
 
 pub(crate) trait Length {
@@ -29,7 +29,7 @@ impl<B: PacketBuf> Length for B {
 
 pub(crate) struct Queued<B> {
     pub(crate) buf: B,
-    /// Earliest time at which the link may start with it.
+    /// Earliest time at which the link may start to send it.
     pub(crate) ready: Instant,
 }
 
@@ -37,7 +37,7 @@ struct Class<B> {
     frames: VecDeque<Queued<B>>,
     bytes: u64,
     quantum: u64,
-    /// Bytes that the class may still send in its turn.
+    /// Bytes that the class may still send in this round.
     deficit: u64,
 }
 

@@ -5,9 +5,9 @@ use serde::Serialize;
 /// Dropped frames, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Drops {
-    /// Shorter than an Ethernet header. This and the next three are counted at the ingress port.
+    /// Frame is shorter than an Ethernet header. This and the next three are counted at the ingress port.
     pub runt: u64,
-    /// The source address is a group's.
+    /// Source address is a group address.
     pub group_source: u64,
     /// The destination is 01:80:c2:00:00:0x, which bridges do not forward.
     pub link_local: u64,
@@ -15,14 +15,14 @@ pub struct Drops {
     pub same_port: u64,
     /// The egress queue was full. This and the next two are counted at the egress port.
     pub queue_full: u64,
-    /// Frames that left the queue were not fetched, because the port behind is blocked.
+    /// The port has not fetched the released frames, because it is blocked.
     pub port_blocked: u64,
-    /// No buffer for a copy, or it was too small.
+    /// No buffer was available for a copy, or the buffer was too small.
     pub no_buffer: u64,
 }
 
 impl Drops {
-    /// Returns the sum.
+    /// Returns the sum of all reasons.
     #[must_use]
     pub const fn total(&self) -> u64 {
         let Self { runt, group_source, link_local, same_port, queue_full, port_blocked, no_buffer } = *self;
@@ -30,24 +30,24 @@ impl Drops {
     }
 }
 
-/// Counters of one port since its statistics began. Bytes count from the Ethernet header, without FCS.
+/// Counters of one port since the last reset of the statistics. Bytes count from the Ethernet header, without FCS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PortCounters {
     /// Received frames.
     pub rx_frames: u64,
     /// Received bytes.
     pub rx_bytes: u64,
-    /// Frames handed to the port.
+    /// Frames passed to the port.
     pub tx_frames: u64,
-    /// Bytes handed to the port.
+    /// Bytes passed to the port.
     pub tx_bytes: u64,
     /// Received frames that were flooded to all other ports.
     pub flooded: u64,
     /// Copies of flooded frames for this port, including dropped ones.
     pub copies: u64,
-    /// Telemetry requests that left with a record of this port.
+    /// Frames to which this port added a telemetry record.
     pub stamped: u64,
-    /// Direct telemetry responses because of congestion at this port.
+    /// Direct telemetry responses sent because of congestion at this port.
     pub direct_responses: u64,
     /// Frames marked Congestion Experienced.
     pub ce_marked: u64,
@@ -62,16 +62,16 @@ pub struct FaultCounters {
     pub lost: u64,
     /// Duplicates.
     pub duplicated: u64,
-    /// Frames that others overtook.
+    /// Frames overtaken by others.
     pub reordered: u64,
     /// Flipped bits.
     pub flipped: u64,
-    /// Flips by a script after which the ICRC was recomputed.
+    /// Frames whose ICRC was recomputed after a script flipped a bit.
     pub resealed: u64,
     /// Frames that a script delayed.
     pub delayed: u64,
-    /// Frames whose report of a path was falsified.
+    /// Frames whose report of a path was forged.
     pub lied: u64,
-    /// Lost frames of the kinds that only Ferroce understands.
+    /// Lost frames that have an opcode of Ferroce's own.
     pub unheard: u64,
 }

@@ -1,4 +1,4 @@
-//! Responses that a congested switch sends straight to senders (pan-01 6.3).
+//! Telemetry responses that a congested switch sends directly to senders (pan-01 6.3).
 
 use crate::load::LoadMeter;
 use cc::Instant;
@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Direct {
     /// Waiting bytes above which the port is congested.
     pub threshold: u64,
-    /// A sender gets at most one response in each interval of this length.
+    /// Interval in which a sender receives at most one response.
     pub interval: Duration,
     /// DSCP of data packets that subscribe without a flag, if any.
     pub dscp: Option<u8>,
@@ -22,7 +22,7 @@ pub struct Direct {
 }
 
 impl Direct {
-    /// Creates settings by which only flagged packets subscribe, without authentication.
+    /// Creates settings without authentication, with which only flagged packets subscribe.
     #[must_use]
     pub const fn new(threshold: u64, interval: Duration) -> Self {
         Self { threshold, interval, dscp: None, key: None, epoch: 0 }
@@ -32,8 +32,8 @@ impl Direct {
 const WORDS: usize = 128;
 const BITS: u64 = WORDS as u64 * 64;
 
-/// The senders that got a response in the current interval: a Bloom filter that is cleared after each. A false positive withholds a
-/// response.
+/// The senders to which the switch has responded in the current interval: a Bloom filter, cleared after each interval. A false positive
+/// suppresses a response.
 pub(crate) struct Told {
     config: Direct,
     numbers: Numbers,
@@ -51,7 +51,7 @@ impl Told {
         self.config.key.map(|key| key.seal_direct(bth, content, counter))
     }
 
-    /// Returns the subscription of a frame that meets `waiting` bytes, if its sender must get a response now.
+    /// Returns the subscription of a frame whose queue holds `waiting` bytes, if its sender must receive a response now.
     pub(crate) fn asks(&mut self, now: Instant, frame: &[u8], waiting: u64) -> Option<Subscription> {
         if !self.is_congested(waiting) {
             return None;
@@ -77,7 +77,7 @@ impl Told {
         waiting > self.config.threshold
     }
 
-    /// Returns whether the sender must get a response now, and records that it got one.
+    /// Returns whether the sender must receive a response now, and records the response.
     fn tell(&mut self, now: Instant, key: u64) -> bool {
         if now.saturating_since(self.since) >= self.config.interval {
             self.bits = [0; WORDS];

@@ -15,9 +15,9 @@ pub(crate) struct Snapshot {
     pub(crate) time: Instant,
     /// Bytes that left before the frame.
     pub(crate) tx_bytes: u64,
-    /// Bytes that wait behind the frame, in its class.
+    /// Bytes queued behind the frame, in its class.
     pub(crate) queue: u64,
-    /// `tx_bytes` and `queue` as telemetry reports them: of two classes, each in units of the whole link.
+    /// `tx_bytes` and `queue` as telemetry reports them. With two classes, they are scaled to the whole link ([`Shares`]).
     pub(crate) told: (u64, u64),
     /// Time that the frame waited.
     pub(crate) sojourn: Duration,
@@ -29,16 +29,16 @@ pub(crate) enum Refused {
     PortBlocked,
 }
 
-/// Queues with a limit in bytes before a link of a fixed rate, on the link's own clock.
+/// Queues with a limit in bytes, and a link of a fixed rate, on the link's own clock.
 pub(crate) struct Egress<B> {
     waiting: Queues<B>,
-    /// Frames that started to leave and wait for [`fetch`](Self::fetch).
+    /// Frames that have started to leave, until [`fetch`](Self::fetch) removes them.
     released: VecDeque<B>,
     released_bytes: u64,
     rate: Option<Rate>,
     limit: u64,
     limit_frames: usize,
-    /// When the link ends its last frame, and the remainder in 1/rate ns, so that rounding errors do not add up.
+    /// End of the link's last frame, and the remainder in 1/rate ns, so that rounding errors do not add up.
     free: Instant,
     rest: u64,
     tx_bytes: u64,
@@ -80,7 +80,7 @@ impl<B: PacketBuf> Egress<B> {
         self.waiting.bytes(class)
     }
 
-    /// Returns the number of frames inside, fetched or not.
+    /// Returns the number of queued and released frames.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
@@ -93,8 +93,8 @@ impl<B: PacketBuf> Egress<B> {
         self.rate
     }
 
-    /// Returns whether a frame of `bytes` has room. `limit` applies to the frames of a class that wait for the link. Released frames may
-    /// take `limit` bytes more; then the port behind is blocked.
+    /// Returns whether the queue accepts a frame of `bytes`. `limit` applies to the frames of a class that wait for the link. Released
+    /// frames may occupy `limit` bytes more; then the port is blocked.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
@@ -110,20 +110,20 @@ impl<B: PacketBuf> Egress<B> {
         Ok(())
     }
 
-    /// Appends a frame that [`admits`](Self::admits) accepted. The link may start with it at `ready`, which is at most `now`.
+    /// Appends a frame that [`admits`](Self::admits) accepted. The link may start to send it at `ready`, which is at most `now`.
     pub(crate) fn push(&mut self, now: Instant, ready: Instant, class: ClassId, buf: B) {
         self.statistics.held(if self.rate.is_some() { self.waiting.total() } else { 0 }, now);
         self.waiting.push(class, Queued { buf, ready });
     }
 
-    /// Releases all frames whose start is at or before `now`. `leave` receives each with the port's state at its start, and may lengthen it;
-    /// the link carries the new length.
+    /// Releases all frames whose start is at or before `now`. Calls `leave` for each with the port's state at its start. `leave` may
+    /// lengthen the frame; the link then carries the new length.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the bytes of held frames fit into 64 bits and products into 128, and rates are above 0"
     )]
     pub(crate) fn advance(&mut self, now: Instant, mut leave: impl FnMut(&mut B, Snapshot)) {
-        // A link without a rate has no queue, however late the poll loop runs.
+        // A link without a rate has no queue, regardless of delays of the poll loop.
         let shaped = self.rate.is_some();
         while let Some(ready) = self.waiting.ready() {
             let time = self.free.max(ready);
@@ -158,7 +158,7 @@ impl<B: PacketBuf> Egress<B> {
         Some(buf)
     }
 
-    /// Returns when the next frame starts to leave; [`Instant::ZERO`] if one is released already.
+    /// Returns when the next frame starts to leave; [`Instant::ZERO`] if a released frame has not been fetched.
     pub(crate) fn next_departure(&self) -> Option<Instant> {
         if !self.released.is_empty() {
             return Some(Instant::ZERO);

@@ -1,7 +1,7 @@
 //! Future events, ordered by time and then by insertion, for the simulator and the soak test, each with its own unit of time.
 //!
-//! Most events are due within some µs. They wait in a ring of short stretches of time, and a stretch is sorted when it is reached. Later
-//! events wait in a heap.
+//! Most events are due within some µs. A ring holds them by short stretches of time, and the queue sorts a stretch when its time starts. A
+//! heap holds later events.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -44,13 +44,13 @@ const SHIFT: u32 = 10;
 const RING: u64 = 1 << 13;
 const WORD: u64 = u64::BITS as u64;
 
-/// A queue of events: the earliest first, and of equal times the one pushed first.
+/// A queue of events: the earliest first, and events of equal times in the order of `push`.
 pub(crate) struct Events<E> {
-    /// The events of the current stretch, the next one at the end.
+    /// The events of the current stretch, in descending order.
     due: Vec<Entry<E>>,
     reached: u64,
     ring: Vec<Vec<Entry<E>>>,
-    /// Bit by stretch of the ring: it has events.
+    /// One bit per stretch of the ring, set if it has events.
     occupied: Vec<u64>,
     later: BinaryHeap<Reverse<Entry<E>>>,
     said: u64,
@@ -93,7 +93,7 @@ impl<E> Events<E> {
         self.due.pop().map(|entry| (entry.at, entry.event))
     }
 
-    /// Removes the events for which `keeps` does not hold. Looks at all events.
+    /// Removes the events for which `keeps` returns false, in time proportional to all events.
     pub(crate) fn retain(&mut self, mut keeps: impl FnMut(&E) -> bool) {
         self.due.retain(|entry| keeps(&entry.event));
         for (place, stretch) in self.ring.iter_mut().enumerate() {
@@ -110,7 +110,7 @@ impl<E> Events<E> {
         let next = self.next_in_ring().into_iter().chain(later).min()?;
         self.reached = next;
         let place = next % RING;
-        // An event a ring's length ahead is not here but in the heap.
+        // An event of a later round of the ring is in the heap, so this stretch has only events of its own time.
         std::mem::swap(&mut self.due, &mut self.ring[place as usize]);
         self.occupied[(place / WORD) as usize] &= !(1 << (place % WORD));
         while self.later.peek().is_some_and(|Reverse(entry)| entry.at >> SHIFT == next) {
@@ -123,7 +123,7 @@ impl<E> Events<E> {
     fn next_in_ring(&self) -> Option<u64> {
         let from = (self.reached + 1) % RING;
         let words = RING / WORD;
-        // The first word is searched twice: its bits from `from` on first, those before it last.
+        // The first word is searched twice: first its bits from `from` on, at the end those below `from`.
         (0..=words).find_map(|step| {
             let word = (from / WORD + step) % words;
             let mask = u64::MAX << (from % WORD);
@@ -145,7 +145,7 @@ impl<E> Events<E> {
 mod tests {
     use super::*;
 
-    /// Compares with a heap, with events now, soon, later and much later.
+    /// Compares the queue with a heap, with events at distances from 0 to 50,000,000.
     #[test]
     fn the_ring_and_the_heap_keep_one_order() {
         let mut random = crate::random::Random::new(1);

@@ -1,4 +1,4 @@
-//! A link that loses, duplicates, reorders, delays and corrupts frames, by a seed.
+//! A link that loses, duplicates, reorders, delays and corrupts frames, with random numbers from a seed.
 
 use crate::FaultCounters;
 use crate::lie::{lie, only_ferroce_knows};
@@ -39,7 +39,7 @@ impl Probability {
     }
 
     pub(crate) fn happens(self, random: &mut Random) -> bool {
-        // Draws nothing for an impossible event: a fault that is off leaves the draws of the others alone.
+        // Draws no number for an impossible event, so that a disabled fault does not change the random numbers of the others.
         self.0 != 0 && random.next() >> 1 < self.0
     }
 }
@@ -51,21 +51,21 @@ pub struct FaultConfig {
     pub loss: Probability,
     /// Duplication; the copy follows the frame.
     pub duplicate: Probability,
-    /// Reordering: the frame is held back while others overtake it. Only one frame is held at a time.
+    /// Reordering: the link holds the frame while others overtake it. It holds at most one frame.
     pub reorder: Probability,
-    /// Most frames that overtake a held one; at least 1.
+    /// Limit on the frames that overtake a held frame; at least 1.
     pub reorder_span: u32,
-    /// Time after which a held frame continues, even if none overtook it.
+    /// Time after which a held frame continues, even if no frame overtook it.
     pub reorder_hold: Duration,
     /// Flip of one bit.
     pub flip: Probability,
-    /// Falsification of a report of a path to its sender, with a valid ICRC, as a malicious receiver would write it.
+    /// Forgery of a report of a path to its sender, with a valid ICRC, as a malicious receiver would write it.
     pub lie: Probability,
-    /// Whether frames that only Ferroce understands, such as probes, are lost, as another RoCEv2 peer drops them.
+    /// Whether the link drops frames with opcodes of Ferroce's own, such as probes, as another RoCEv2 peer does.
     pub deaf: bool,
     /// Delay of every frame.
     pub delay: Duration,
-    /// Most frames on the link; at least 2.
+    /// Limit on the frames on the link; at least 2.
     pub capacity: usize,
     /// Seed; equal seeds cause equal faults.
     pub seed: u64,
@@ -90,7 +90,7 @@ impl Default for FaultConfig {
 }
 
 impl FaultConfig {
-    /// Returns whether any fault is possible.
+    /// Returns whether any fault is enabled.
     #[must_use]
     pub fn any(&self) -> bool {
         let Self { loss, duplicate, reorder, flip, lie, deaf, delay, .. } = self;
@@ -102,25 +102,25 @@ impl FaultConfig {
 
 struct Held<B> {
     buf: B,
-    /// The frame continues when this many have overtaken it, or at `until`.
+    /// The frame continues when this number of frames has overtaken it, or at `until`.
     span: u32,
     overtaken: u32,
     until: Instant,
 }
 
-/// A link with faults, applied in this order: script, loss, falsification, bit flip, duplication, reordering, delay.
+/// A link with faults, applied in this order: script, loss, forgery, bit flip, duplication, reordering, delay.
 pub struct FaultLine<B> {
     config: FaultConfig,
     random: Random,
     script: Script,
-    /// Sorted by the time of leaving; equal times in the order of arrival.
+    /// Sorted by departure; frames of equal departure are in the order of arrival.
     line: VecDeque<(Instant, B)>,
     held: Option<Held<B>>,
     counters: FaultCounters,
 }
 
 impl<B: PacketBuf> FaultLine<B> {
-    /// Creates an empty link. The minimum replaces a span below 1 and a capacity below 2.
+    /// Creates an empty link. A span below 1 becomes 1, and a capacity below 2 becomes 2.
     #[must_use]
     pub fn new(config: FaultConfig) -> Self {
         let config = FaultConfig {
@@ -144,17 +144,17 @@ impl<B: PacketBuf> FaultLine<B> {
         Self { script: Script::new(rules), ..self }
     }
 
-    /// Replaces the script's rules. A rule that stays the same keeps its counts. Frames on the link are unaffected.
+    /// Replaces the script's rules. An unchanged rule keeps its counts, and frames on the link are unaffected.
     pub fn change_rules(&mut self, rules: impl Iterator<Item = FaultRule>) {
         self.script.change(rules);
     }
 
-    /// Returns each rule's name, the number of frames that matched it, and of those that it affected.
+    /// Returns each rule's name, the number of frames that matched it, and the number of frames that it affected.
     pub fn rule_counts(&self) -> impl Iterator<Item = (&str, u64, u64)> {
         self.script.counts()
     }
 
-    /// Returns how many calls of [`push`](Self::push) are possible now: each may put a frame and its copy on the link.
+    /// Returns how many calls of [`push`](Self::push) are possible now. Each call may add a frame and its copy.
     #[must_use]
     pub fn room(&self) -> usize {
         self.config.capacity.saturating_sub(self.len()) / 2
@@ -172,18 +172,18 @@ impl<B: PacketBuf> FaultLine<B> {
         self.len() == 0
     }
 
-    /// Returns the counters.
+    /// Returns the counters since the last reset.
     #[must_use]
     pub const fn counters(&self) -> FaultCounters {
         self.counters
     }
 
-    /// Sets the counters to 0; the random numbers continue.
+    /// Resets the counters; the sequence of random numbers continues.
     pub fn reset_counters(&mut self) {
         self.counters = FaultCounters::default();
     }
 
-    /// Puts a frame on the link. `alloc` returns a buffer for a duplicate; without a buffer there is no duplicate.
+    /// Adds a frame to the link. `alloc` returns a buffer for a duplicate; without a buffer there is no duplicate.
     ///
     /// # Panics
     /// Panics if [`room`](Self::room) is 0.
@@ -206,7 +206,7 @@ impl<B: PacketBuf> FaultLine<B> {
             (Some(span), _) => {
                 self.held = Some(Held { buf, span, overtaken: 0, until: now + self.config.reorder_hold });
             }
-            // Not held, so it overtakes none.
+            // The frame is inserted without `append`, because it does not overtake the held frame.
             (None, Some(Fate::At(later))) if later > due => {
                 self.counters.delayed += 1;
                 self.insert(later, buf);
@@ -219,7 +219,7 @@ impl<B: PacketBuf> FaultLine<B> {
         }
     }
 
-    /// Loses a frame, or changes its bytes. Returns whether it continues.
+    /// Applies loss and changes of a frame's bytes. Returns whether the frame continues.
     fn survives(&mut self, fate: Option<Fate>, buf: &mut B) -> bool {
         if fate == Some(Fate::Lost) || self.config.loss.happens(&mut self.random) {
             self.counters.lost += 1;
@@ -247,7 +247,7 @@ impl<B: PacketBuf> FaultLine<B> {
         true
     }
 
-    /// Returns the next frame that has left by `now`.
+    /// Returns the next frame whose departure is at or before `now`.
     pub fn poll(&mut self, now: Instant) -> Option<B> {
         if self.held.as_ref().is_some_and(|held| held.until <= now) {
             self.release(now + self.config.delay);
@@ -283,7 +283,7 @@ impl<B: PacketBuf> FaultLine<B> {
         }
     }
 
-    /// Inserts a frame by its time of leaving: later frames overtake one that a script delays.
+    /// Inserts a frame by its departure, so that later frames overtake a frame that a script delays.
     fn insert(&mut self, due: Instant, buf: B) {
         let place = self.line.iter().rposition(|(at, _)| *at <= due).map_or(0, |last| last + 1);
         self.line.insert(place, (due, buf));

@@ -5,9 +5,9 @@ use crate::fault::{FaultConfig, FaultLine};
 use cc::Instant;
 use datapath::io::{Burst, Caps, PacketIo, PortCounters};
 
-/// A port whose sent frames pass a faulty link; received frames do not.
+/// A port whose sent frames pass a faulty link. Received frames do not.
 ///
-/// The sender's frame is accepted as soon as the link has room; it leaves in a later call of any method.
+/// `transmit` accepts frames while the link has room. They leave in that call or in a later call of any method.
 pub struct Faulty<P: PacketIo, C> {
     port: P,
     clock: C,
@@ -16,7 +16,7 @@ pub struct Faulty<P: PacketIo, C> {
 }
 
 impl<P: PacketIo, C: FnMut() -> Instant> Faulty<P, C> {
-    /// Puts the link behind `port`. `clock` must never go back.
+    /// Adds the link to `port`. `clock` must never go back.
     pub fn new(port: P, config: FaultConfig, clock: C) -> Self {
         Self { port, clock, line: FaultLine::new(config), leaving: Burst::new() }
     }

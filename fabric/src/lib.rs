@@ -1,12 +1,12 @@
-//! A learning switch that stamps in-band telemetry, links with faults from a seed, and a simulator of networks of them.
+//! A learning switch that writes in-band telemetry, links with faults from a seed, and a simulator of networks of both.
 //!
-//! [`Switch`] and [`FaultLine`] do no I/O: frames and the time enter by `on_*` and `push`, frames leave by `poll_*`. [`Runner`] runs a
-//! switch on real ports.
+//! [`Switch`] and [`FaultLine`] do no I/O: the caller passes frames and the time to `on_*` and `push`, and fetches frames with `poll_*`.
+//! [`Runner`] runs a switch on real ports.
 //!
 //! # Time at an egress port
 //!
 //! A shaped port is a link of a fixed rate behind a queue. Departures are computed on the link's own clock: a frame starts to leave when
-//! the one before it has ended, whenever the switch runs. All frames whose start has passed are released together, each stamped with its
+//! the previous frame has ended, whenever the switch runs. All frames whose start has passed are released together, each stamped with its
 //! own start and the queue at that time. A poller that pauses for milliseconds therefore looks like a link with jitter, not like a slower
 //! link.
 //!

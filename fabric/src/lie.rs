@@ -1,5 +1,5 @@
-//! Misbehaving peers: one that is not Ferroce, and a receiver that forges reports. Any node on the path that can write a valid ICRC could
-//! send the same reports (rtgwg-00 9.1).
+//! Misbehaving peers: a peer that is not Ferroce, and a receiver that forges reports. Any node on the path that can write a valid ICRC
+//! could send the same reports (rtgwg-00 9.1).
 
 use crate::random::Random;
 use datapath::io::PacketBuf;
@@ -8,10 +8,10 @@ use roce::wire::{
     Bth, Feedback, Frame, Header, MAX_FEEDBACK, Operation, Records, Report, emit, parse, parse_unverified,
 };
 
-/// Longest frame with feedback; its headers have less than 100 bytes.
+/// Longest frame with feedback; its headers are shorter than 100 bytes.
 const LONGEST: usize = 100 + MAX_FEEDBACK;
 
-/// Falsifies a frame that reports a path, except the answer to a setup. Returns whether it did. The MAC, if any, becomes wrong.
+/// Forges the report of a path in a frame, except the response to a setup. Returns whether it did. A MAC in the frame becomes invalid.
 pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
     let mut frame = [0; LONGEST];
     match forged(buf, random, &mut frame) {
@@ -65,7 +65,7 @@ fn forged(heard: &[u8], random: &mut Random, into: &mut [u8]) -> Option<usize> {
     Some(draft.seal())
 }
 
-/// Returns the report of a path that a frame contains.
+/// Returns the report of a path in a frame.
 fn said(packet: &Frame<'_>) -> Option<Feedback> {
     let feedback = match packet.header {
         Header::TelemetryResponse { feedback, .. }
@@ -81,7 +81,7 @@ fn said(packet: &Frame<'_>) -> Option<Feedback> {
     (feedback.report != Report::Ready).then_some(feedback)
 }
 
-/// Returns a random report, often an extreme one.
+/// Returns a random report, often with an extreme value.
 fn other(random: &mut Random) -> Option<Report> {
     let path_id = random.below(4) as u16;
     let interval = random.next() as u32;

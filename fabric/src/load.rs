@@ -1,15 +1,15 @@
-//! The load of an egress port, in the terms of AECN.
+//! A meter of the load of an egress port, with AECN's quantities.
 
 use crate::egress::Snapshot;
 use cc::{Instant, Rate};
 use roce::wire::format::aecn::Load;
 use std::time::Duration;
 
-/// CONGA's alpha: the part of the discounted bytes that is forgotten in each [`DRE_STEPS`]-th of the period.
+/// CONGA's alpha: the share of the discounted bytes that is subtracted in each [`DRE_STEPS`]-th of the period.
 const DRE_GAIN: f64 = 1.0 / DRE_STEPS as f64;
 const DRE_STEPS: u32 = 8;
 /// `txRate` is measured over the last half of the period, between departures, and updated every eighth. A sender that receives it with
-/// every packet smooths it over a round trip; measured over a whole period it would be late, and rates would oscillate.
+/// every packet smooths it over a round trip. Measured over a whole period, it would be late and rates would oscillate.
 const RATE_STEPS: u32 = 8;
 const RATE_PARTS: usize = 4;
 
@@ -22,24 +22,24 @@ pub(crate) struct LoadMeter {
     queue_limit: u64,
     /// Waiting bytes above which the link is congested.
     threshold: u64,
-    /// Start of the last parts, and `txBytes` then; the oldest first.
+    /// Start of the last parts, and `txBytes` then, oldest first.
     parts: [(Instant, u64); RATE_PARTS],
-    /// `qlen` at the start of the last two parts, the older first.
+    /// `qlen` at the start of the last two parts, older first.
     queues: [u64; 2],
     /// `txRate / B` over the last parts.
     busy: f64,
-    /// Discounting rate estimator: bytes, and when they were last discounted.
+    /// Discounting rate estimator: bytes, and the time of the last discount.
     discounted: f64,
     discounted_at: Instant,
 }
 
-/// Returns the default threshold.
+/// Returns the default threshold: an eighth of the link's capacity in the period.
 fn eighth(rate: Rate, period: Duration) -> u64 {
     rate.bytes_in(period) / 8
 }
 
 impl LoadMeter {
-    /// Creates a meter. The default threshold is an eighth of the link's capacity in the period.
+    /// Creates a meter. Without `threshold`, it is an eighth of the link's capacity in the period.
     pub(crate) fn new(rate: Rate, period: Duration, queue_limit: u64, threshold: Option<u64>) -> Self {
         let period = period.max(Duration::from_nanos(1));
         Self {
@@ -55,7 +55,7 @@ impl LoadMeter {
         }
     }
 
-    /// Gives the link another rate. What was measured at the old one stays until its parts have passed.
+    /// Changes the link's rate. Measurements at the old rate remain until their parts have passed.
     pub(crate) fn change_rate(&mut self, rate: Rate, threshold: Option<u64>) {
         self.bytes_per_nano = rate.as_bps() as f64 / 8e9;
         self.threshold = threshold.unwrap_or_else(|| eighth(rate, self.period));
@@ -74,7 +74,7 @@ impl LoadMeter {
         self.discount(at.time);
         self.discounted += bytes as f64;
         let held = self.bytes_per_nano * self.period.as_nanos() as f64;
-        // As hosts compute it (rtgwg-00 4.2 line 5): a chance collision of packets is not a standing queue.
+        // As hosts compute it (rtgwg-00 4.2 line 5): packets that arrive together by chance are not a standing queue.
         let standing = at.queue.min(self.queues[0]);
         Load {
             inflight: Load::share(standing as f64 / held + self.busy),
@@ -85,7 +85,7 @@ impl LoadMeter {
         }
     }
 
-    /// Returns the in-flight share with `waiting` bytes, at the rate measured last.
+    /// Returns the in-flight share with `waiting` bytes, at the last measured rate.
     pub(crate) fn inflight(&self, waiting: u64) -> f64 {
         waiting as f64 / (self.bytes_per_nano * self.period.as_nanos() as f64) + self.busy
     }
@@ -100,7 +100,7 @@ impl LoadMeter {
         if steps == 0 {
             return;
         }
-        // After 128 steps nothing is left.
+        // After 128 steps, less than 10^-7 of the bytes is left.
         for _ in 0..steps.min(128) {
             self.discounted *= 1.0 - DRE_GAIN;
         }
@@ -112,7 +112,7 @@ impl LoadMeter {
 mod tests {
     use super::*;
 
-    /// 1 byte/ns, so 100 kB per period; the queue has at most 1 MB.
+    /// A meter of a link of 1 byte/ns, which carries 100 kB per period; its queue has at most 1 MB.
     fn meter() -> LoadMeter {
         LoadMeter::new(Rate::from_gbps(8), Duration::from_micros(100), 1_000_000, None)
     }
@@ -129,11 +129,11 @@ mod tests {
         for part in 1..=4 {
             meter.on_departure(&at(25 * part, 12_500 * part, 30_000), 1000);
         }
-        // Half of B * T was sent in the last 100 µs, and a quarter of it waits: 0.5 + 0.25.
+        // Half of B * T was sent in the last 100 µs, and a quarter of B * T is queued: 0.5 + 0.25.
         let load = meter.on_departure(&at(125, 62_500, 25_000), 1000);
         assert_eq!((load.inflight, load.queue, load.delay, load.congested), (96, 3, 25, 1));
         assert_eq!(meter.on_departure(&at(126, 62_500, 0), 1000).inflight, 64, "no queue any more");
-        // The rate is updated every eighth; then half of the last 100 µs had 1.0 and half 0.5.
+        // The rate is updated every eighth. Then half of the last 100 µs had a rate of 1.0, and half of 0.5.
         assert_eq!(meter.on_departure(&at(137, 74_500, 0), 1000).inflight, 64);
         meter.on_departure(&at(150, 87_500, 0), 1000);
         assert_eq!(meter.on_departure(&at(175, 112_500, 0), 1000).inflight, 96);

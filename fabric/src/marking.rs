@@ -1,16 +1,16 @@
-//! ECN marks above a threshold (DCTCP) or by chance (RED, for DCQCN).
+//! ECN marks above a threshold (DCTCP) or with a probability (RED, for DCQCN).
 
 use crate::fault::Probability;
 use crate::random::Random;
 
-/// Random early detection: the mark's probability grows with the queue.
+/// Random early detection: the probability of a mark grows with the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Red {
     /// Waiting bytes up to which no frame is marked.
     pub from: u64,
     /// Waiting bytes above which every frame is marked.
     pub to: u64,
-    /// Probability at `to`; proportional between `from` and `to`.
+    /// Probability at `to`; it is proportional between `from` and `to`.
     pub most: Probability,
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Marker {
 }
 
 impl Marker {
-    /// Creates a marker by `red` or, without it, by a threshold as in DCTCP.
+    /// Creates a marker with `red` or, without it, with a threshold as in DCTCP.
     pub(crate) fn new(red: Option<Red>, threshold: Option<u64>, seed: u64) -> Self {
         let all_above = |bytes| Red { from: bytes, to: bytes, most: Probability::ALWAYS };
         Self { red: red.or(threshold.map(all_above)), random: Random::new(seed) }

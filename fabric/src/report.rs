@@ -3,10 +3,10 @@
 use crate::{FaultCounters, PortCounters};
 use serde::Serialize;
 
-/// The bytes that waited in an egress queue, weighted by time. Longer silences than 100 ms, in which no host sends, are left out.
+/// The bytes in an egress queue, weighted by time. Silences longer than 100 ms, in which no host sends, are excluded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct QueueReport {
-    /// Bytes that wait now.
+    /// Bytes now in the queue.
     pub bytes_now: u64,
     /// Mean, in bytes.
     pub mean: f64,
@@ -23,14 +23,14 @@ pub struct QueueReport {
 /// The statistics of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct PortReport {
-    /// The shaped rate in bit/s; `None` sends as fast as the port takes.
+    /// The shaped rate in bit/s; `None` sends as fast as the port accepts.
     pub rate_bps: Option<u64>,
     /// Frames, bytes and drops.
     #[serde(flatten)]
     pub counters: PortCounters,
     /// Faults of the link behind the port.
     pub faults: FaultCounters,
-    /// Seconds without the silences of more than 100 ms.
+    /// Seconds, excluding silences longer than 100 ms.
     pub active_seconds: f64,
     /// Seconds in which the link was busy.
     pub busy_seconds: f64,
@@ -49,20 +49,20 @@ pub struct RuleReport {
     pub name: String,
     /// Frames that matched.
     pub fitted: u64,
-    /// Those of `fitted` that the rule affected.
+    /// Matching frames that the rule affected.
     pub happened: u64,
 }
 
-/// The statistics of a switch since they began.
+/// The statistics of a switch since their last reset.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Switch id in telemetry, 12 bits.
     pub switch_id: u16,
-    /// Seconds since the statistics began.
+    /// Seconds since the last reset of the statistics.
     pub seconds: f64,
     /// Number of known stations.
     pub stations: usize,
-    /// Times that the station table had no place for a new station.
+    /// Number of times that the station table was full for a new station.
     pub stations_refused: u64,
     /// Ports, in the order of the configuration.
     pub ports: Vec<PortReport>,

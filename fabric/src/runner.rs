@@ -9,11 +9,11 @@ use std::time::Duration;
 
 /// Idle turns that yield the core before the first sleep, with [`Rest::Awake`].
 const YIELDS: u32 = 64;
-/// Sleep of an idle switch; it delays the first frame after a silence.
+/// Sleep of an idle switch. It delays the first frame after a silence.
 const SLEEP: Duration = Duration::from_micros(50);
-/// A departure nearer than this is awaited without sleep, because the kernel's timers are no finer.
+/// The switch does not sleep before a departure nearer than this, because the kernel's timers are no finer.
 const WAKE: Duration = Duration::from_micros(100);
-/// With [`Rest::Asleep`]: idle turns before a sleep, and the distance of a departure that is awaited without sleep.
+/// With [`Rest::Asleep`]: idle turns before a sleep, and the distance of a departure before which the switch does not sleep.
 const DROWSY: u32 = 4;
 const NEAR: Duration = Duration::from_micros(10);
 
@@ -23,8 +23,8 @@ pub enum Rest {
     /// Polls for 64 turns, then sleeps for 50 µs at a time unless a departure is within 100 µs: for a dedicated core.
     #[default]
     Awake,
-    /// Sleeps after 4 idle turns, until the next departure or for at most this time: for a shared core. Frames that arrive meanwhile
-    /// wait, and departures are as late as the kernel's timers.
+    /// Sleeps after 4 idle turns, until the next departure or for at most this time: for a shared core. Frames that arrive during the sleep
+    /// are delayed, and departures are as late as the kernel's timers.
     Asleep(Duration),
 }
 
@@ -65,7 +65,7 @@ impl<P: PacketIo> Runner<P> {
         &mut self.switch
     }
 
-    /// Receives a burst from each port, then sends one to each. Returns the number of frames that moved.
+    /// Receives a burst from each port, then sends a burst to each. Returns the number of frames that moved.
     pub fn turn(&mut self, now: Instant) -> usize {
         let mut moved = 0;
         for from in self.switch.ports() {

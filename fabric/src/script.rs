@@ -1,5 +1,5 @@
 //! Faults by script: each rule has conditions on a frame, a time, and an effect. A [`FaultLine`](crate::FaultLine) checks its rules for
-//! every frame, and the first that matches decides. [`FaultRule::overlaps`] finds rules that could match the same frame.
+//! every frame, and the first rule that matches applies. [`FaultRule::overlaps`] finds rules that could match the same frame.
 
 use crate::PortId;
 use crate::fault::Probability;
@@ -51,7 +51,7 @@ pub enum FaultAction {
     Duplicate,
     /// Delays the frame by this time.
     Delay(Duration),
-    /// Holds the frame back until this many have overtaken it.
+    /// Holds the frame until this number of frames has overtaken it.
     Reorder(u32),
     /// Flips one bit behind the BTH.
     Corrupt {
@@ -60,7 +60,7 @@ pub enum FaultAction {
     },
     /// Holds the frame until the rule ends.
     Pause,
-    /// Sends the frame on a link of this rate, behind the rule's other frames.
+    /// Sends the frame on a link of this rate, after the rule's earlier frames.
     Rate(Rate),
 }
 
@@ -71,9 +71,9 @@ pub struct FaultRule {
     pub name: String,
     /// Egress port.
     pub port: Option<PortId>,
-    /// Start of the rule, since the switch started.
+    /// Start of the rule, measured from time 0 of the switch.
     pub after: Duration,
-    /// End of the rule, exclusive.
+    /// End of the rule, exclusive, measured from time 0 of the switch.
     pub until: Option<Duration>,
     /// Destination queue pair.
     pub qp: Option<u32>,
@@ -89,7 +89,7 @@ pub struct FaultRule {
     pub udp_source: Option<u16>,
     /// Matches frames of more than this many bytes, from the Ethernet header to the ICRC.
     pub longer_than: Option<usize>,
-    /// Probability that a matching frame is affected.
+    /// Probability that the rule affects a matching frame.
     pub probability: Probability,
     /// Limit on the number of affected frames.
     pub count: Option<u64>,
@@ -195,7 +195,7 @@ impl Script {
         Self(rules.map(Acting::new).collect())
     }
 
-    /// Replaces the rules; one that stays the same keeps its counts.
+    /// Replaces the rules. An unchanged rule keeps its counts.
     pub(crate) fn change(&mut self, rules: impl Iterator<Item = FaultRule>) {
         let mut before = std::mem::take(&mut self.0);
         self.0 = rules
@@ -210,7 +210,7 @@ impl Script {
         self.0.iter().map(|Acting { rule, fitted, happened, .. }| (rule.name.as_str(), *fitted, *happened))
     }
 
-    /// Decides what happens to a frame that would leave at `due`; `None` for nothing.
+    /// Returns the fault of a frame that would leave at `due`; `None` if no rule affects it.
     pub(crate) fn judge(
         &mut self,
         (now, due): (Instant, Instant),

@@ -1,4 +1,4 @@
-//! Statistics of ports by interval, for plots.
+//! Statistics of ports per interval, for plots.
 
 use crate::switch::{PortId, Switch};
 use cc::Instant;
@@ -13,17 +13,17 @@ pub struct Interval {
     pub rx_bytes: u64,
     /// Sent bytes.
     pub tx_bytes: u64,
-    /// Nanoseconds in which the link was busy. A frame counts completely when it starts to leave.
+    /// Nanoseconds in which the link was busy. The whole time of a frame counts when it starts to leave.
     pub busy: u64,
     /// Frames marked Congestion Experienced.
     pub ce_marked: u64,
     /// Dropped frames.
     pub dropped: u64,
-    /// Time at each queue length: pairs of bytes and nanoseconds. Intervals can be merged without loss.
+    /// Time at each queue length: pairs of bytes and nanoseconds. Merging intervals loses no information.
     pub queue: Vec<(u64, u64)>,
 }
 
-/// A series of intervals; each ends when it is taken.
+/// A series of intervals. Each call of [`take`](Self::take) ends one.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     before: Vec<Totals>,
@@ -39,7 +39,7 @@ struct Totals {
 }
 
 impl Series {
-    /// Starts a series at `now`. From then on the switch keeps each interval's queue lengths.
+    /// Starts a series at `now`. From then on the switch records the queue lengths of each interval.
     pub fn start<B: PacketBuf>(switch: &mut Switch<B>, now: Instant) -> Self {
         for port in switch.ports() {
             switch.queue_times(now, port);
@@ -48,7 +48,7 @@ impl Series {
         Self { before }
     }
 
-    /// Returns each port's interval that ends at `now`. If the switch's statistics were reset meanwhile, it starts at the reset.
+    /// Returns each port's interval that ends at `now`. If the switch's statistics were reset in the interval, it starts at the reset.
     pub fn take<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) -> Vec<Interval> {
         let ports: Vec<_> = switch.ports().collect();
         let intervals = ports.into_iter().zip(&mut self.before).map(|(port, before)| {

@@ -1,30 +1,30 @@
-//! The share of a link that telemetry reports to a class of service: its bytes and queue, in units of the whole link.
+//! The share of a link that telemetry reports to a class of service: its bytes and queue, scaled to the whole link.
 
 use crate::classes::{ClassId, SecondClass};
 use cc::{Instant, Rate};
 use std::time::Duration;
 
-/// Bytes that the link carries in a measurement window of the other class's rate.
+/// Bytes that the link carries in a window over which the rate of a class is measured.
 const WINDOW: u64 = 256 << 10;
-/// Scaled counters count in 2^-16 bytes.
+/// Scaled counters count in units of 2^-16 bytes.
 const FRACTION: u64 = 1 << 16;
 
 /// The shares of two classes of one link.
 ///
-/// A class can send at its guarantee or what the other leaves: `B_c = max(guarantee, B - other's rate)`. Telemetry has codes for only a
-/// few rates, so it reports the link's rate, with `txBytes` and queue scaled by `B / B_c`. Then `u' = qlen / (B T) + txRate / B` is that
-/// of a link of `B_c` that carries only this class.
+/// A class can send at its guarantee or at the rate that the other class leaves: `B_c = max(guarantee, B - other's rate)`. Telemetry has
+/// codes for only a few rates. It therefore reports the link's rate, with `txBytes` and queue scaled by `B / B_c`. Then `u' = qlen / (B T)
+/// + txRate / B` equals that of a link of rate `B_c` that carries only this class.
 #[derive(Debug)]
 pub(crate) struct Shares {
     rate: Rate,
     guarantees: [u64; 2],
     window: Duration,
     since: Instant,
-    /// By class: bytes since `since`.
+    /// Per class: bytes since `since`.
     sent: [u64; 2],
-    /// By class: bit/s in the last two windows, the newer first.
+    /// Per class: bit/s in the last two windows, newer first.
     used: [[u64; 2]; 2],
-    /// By class: scaled bytes, in 1/[`FRACTION`] bytes.
+    /// Per class: scaled bytes, in 1/[`FRACTION`] bytes.
     scaled: [u64; 2],
 }
 
@@ -54,19 +54,18 @@ impl Shares {
         }
     }
 
-    /// Gives the link another rate.
     pub(crate) fn change_rate(&mut self, rate: Rate, second: SecondClass) {
         (self.rate, self.guarantees, self.window) = (rate, guarantees(rate, second), rate.time_for(WINDOW));
     }
 
     /// Returns the rate at which the class can send, in bit/s; above 0.
     fn of(&self, class: usize) -> u64 {
-        // The larger of two windows, since both classes would use bandwidth that both believe to be free.
+        // The maximum of two windows, because one window could show the same bandwidth as free to both classes.
         let other = self.used[1 - class];
         self.guarantees[class].max(self.rate.as_bps().saturating_sub(other[0].max(other[1]))).max(1)
     }
 
-    /// Returns the scaled `txBytes` and queue for a frame that starts to leave, with `queue` bytes behind it in its class.
+    /// Returns the scaled `txBytes` and queue for a frame that starts to leave, with `queue` bytes queued behind it in its class.
     pub(crate) fn told(&mut self, now: Instant, class: ClassId, queue: u64) -> (u64, u64) {
         self.roll(now);
         let class = index(class);
@@ -83,7 +82,7 @@ impl Shares {
         self.scaled[class] = self.scaled[class].wrapping_add(parts as u64);
     }
 
-    /// Ends a window that has passed. A class's rate falls to 0 after two windows without a frame.
+    /// Ends a window whose time has passed. A class's rate falls to 0 after two windows without a frame.
     fn roll(&mut self, now: Instant) {
         let elapsed = now.saturating_since(self.since);
         if elapsed < self.window {
@@ -109,7 +108,7 @@ mod tests {
         Shares::new(LINE, SecondClass { dscp: 46, weights })
     }
 
-    /// Sends frames of both classes at these Gb/s for 100 µs; returns the rates of the last 50 µs as telemetry shows them, as shares of B.
+    /// Sends frames of both classes at these Gb/s for 100 µs. Returns the rates of the last 50 µs that telemetry reports, as shares of B.
     fn carries(shares: &mut Shares, gbps: [u64; 2]) -> [f64; 2] {
         let classes = [ClassId::Ordinary, ClassId::Second];
         let mut middle = [0; 2];
@@ -133,7 +132,7 @@ mod tests {
         assert!((ordinary - 0.8).abs() < 0.01 && second == 0.0, "{ordinary} {second}");
     }
 
-    /// 20 of a guaranteed 25 leave 80 to the other class, which 80 fill. Against 75 the first class has its 25.
+    /// With 20 of its guaranteed 25 Gb/s used, the first class leaves 80 to the other, which uses all 80. Against 75 it has its 25.
     #[test]
     fn a_class_has_its_guarantee_and_what_the_other_leaves() {
         let [ordinary, second] = carries(&mut shares(), [20, 80]);

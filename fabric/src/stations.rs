@@ -15,9 +15,9 @@ struct Station {
     seen: Instant,
 }
 
-/// The port of each station: a table of fixed size that forgets stations silent for `age`.
+/// The port of each station: a table of fixed size, without stations that have been silent for `age`.
 ///
-/// A full table learns no new station until one ages, so that a flood of forged addresses cannot displace active ones.
+/// A full table accepts a new station only after another has aged out, so that a flood of forged addresses cannot displace active stations.
 pub(crate) struct Stations {
     places: Box<[Option<Station>]>,
     age: Duration,
@@ -31,7 +31,7 @@ impl Stations {
         Self { places: vec![None; places].into_boxed_slice(), age, refused: 0 }
     }
 
-    /// Records that a frame of `mac` arrived by `port`; a station that moved is found there from now on.
+    /// Records that a frame from `mac` arrived at `port`. The port of a station that moved is replaced.
     pub(crate) fn learn(&mut self, now: Instant, mac: Mac, port: PortId) {
         let age = self.age;
         let ways = self.ways(mac);
@@ -65,7 +65,7 @@ impl Stations {
         self.places.iter().flatten().filter(|station| now.saturating_since(station.seen) < self.age).count()
     }
 
-    /// Returns how often there was no place for a new station.
+    /// Returns the number of times that the table was full for a new station.
     pub(crate) const fn refused(&self) -> u64 {
         self.refused
     }

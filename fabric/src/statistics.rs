@@ -5,7 +5,7 @@ use cc::Instant;
 use hdrhistogram::Histogram;
 use std::time::Duration;
 
-/// An empty queue for longer than this means that no flow sends; the time is left out of queue and utilisation.
+/// If the queue is empty for longer than this, no flow sends. Queue and utilisation exclude that time.
 pub(crate) const IDLE: Duration = Duration::from_millis(100);
 
 pub(crate) struct Statistics {
@@ -48,7 +48,7 @@ impl Statistics {
         }
     }
 
-    /// Returns the bytes and nanoseconds at each queue length since the last call; empty the first time. `waiting` is the length now.
+    /// Returns the bytes and nanoseconds at each queue length since the last call; empty the first time. `waiting` is the current length.
     pub(crate) fn take_interval(&mut self, waiting: u64, now: Instant) -> Vec<(u64, u64)> {
         let Some(interval) = &mut self.interval else {
             self.interval = Some(Interval { queue: Histogram::new_from(&self.queue), since: now });
@@ -61,7 +61,7 @@ impl Statistics {
         times
     }
 
-    /// Records a queue of `bytes` until `until`. Time that is already recorded does not count again.
+    /// Records a queue of `bytes` until `until`. Time that was already recorded does not count again.
     pub(crate) fn held(&mut self, bytes: u64, until: Instant) {
         if let Some(interval) = &mut self.interval {
             interval.held(bytes, until);

@@ -35,14 +35,14 @@ pub struct PortConfig {
     pub queue_frames: usize,
     /// Waiting bytes above which ECN-capable frames are marked Congestion Experienced.
     pub ecn_threshold: Option<u64>,
-    /// Marks by chance, which replace those of `ecn_threshold`.
+    /// RED marking, which replaces `ecn_threshold`.
     pub red: Option<Red>,
     /// Second class of service; each class has a queue of `queue_bytes`.
     pub second_class: Option<SecondClass>,
-    /// Telemetry reports as queue the bytes that the link carries in the time that the packet waited: if classes share the link, a queue's
-    /// length does not determine its drain time (rtgwg-00 9.3).
+    /// Telemetry reports the bytes that the link carries in the packet's sojourn time as the queue length. If classes share the link, a
+    /// queue's length does not determine its drain time (rtgwg-00 9.3).
     pub tell_sojourn: bool,
-    /// Direct responses to senders that subscribe, if this port is congested.
+    /// Direct responses to subscribed senders while this port is congested.
     pub direct: Option<Direct>,
     /// `T` of the flows: the period over which AECN and direct responses measure load.
     pub load_period: Duration,
@@ -124,10 +124,10 @@ pub enum ConfigError {
 struct Port<B> {
     egress: Egress<B>,
     place: u16,
-    /// Only if the link has a rate.
+    /// `None` if the link has no rate.
     load: Option<LoadMeter>,
     faults: FaultConfig,
-    /// Only if there are faults or rules.
+    /// `None` without faults and rules.
     link: Option<FaultLine<B>>,
     marker: Marker,
     told: Option<Told>,
@@ -145,7 +145,7 @@ pub struct Switch<B> {
     ports: Vec<Port<B>>,
     stations: Stations,
     now: Instant,
-    /// Time of the turn before: frames received in this turn may have waited since then.
+    /// Time of the previous turn: frames received in this turn may have waited since then.
     previous: Instant,
     statistics_since: Instant,
 }
@@ -255,7 +255,7 @@ impl<B: PacketBuf> Switch<B> {
         self.ports.iter().filter_map(Port::poll_timeout).min()
     }
 
-    /// Replaces the script's rules. A rule that stays the same keeps its counts; frames on a link are unaffected.
+    /// Replaces the script's rules. An unchanged rule keeps its counts, and frames on a link are unaffected.
     pub fn change_rules(&mut self, rules: &[FaultRule]) {
         for port in &mut self.ports {
             let place = PortId(port.place);
@@ -301,7 +301,7 @@ impl<B: PacketBuf> Switch<B> {
             .sum()
     }
 
-    /// Returns the statistics since they began.
+    /// Returns the statistics since their last reset.
     pub fn report(&mut self, now: Instant) -> Report {
         self.turn(now);
         let id = self.id;
@@ -315,7 +315,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// Resets the statistics. Stations, queues, random numbers and telemetry's counters stay.
+    /// Resets the statistics. Stations, queues, random numbers and telemetry's counters are unchanged.
     pub fn reset_statistics(&mut self, now: Instant) {
         self.turn(now);
         self.statistics_since = now;
@@ -329,7 +329,7 @@ impl<B: PacketBuf> Switch<B> {
         }
     }
 
-    /// Returns a port's counters and the busy time of its link, since the statistics began.
+    /// Returns a port's counters and the busy time of its link since the last reset.
     #[expect(clippy::indexing_slicing, reason = "the switch itself numbered the port")]
     pub(crate) fn totals(&self, port: PortId) -> (PortCounters, Duration) {
         let port = &self.ports[usize::from(port.0)];
@@ -475,7 +475,7 @@ impl<B: PacketBuf> Port<B> {
         });
     }
 
-    /// Returns whether a frame has room; counts a drop if not.
+    /// Returns whether the queue accepts a frame; counts a drop if not.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn admits(&mut self, frame: &[u8]) -> bool {
         let class = self.egress.class_of(frame);
@@ -528,7 +528,7 @@ impl<B: PacketBuf> Port<B> {
     }
 }
 
-/// Writes telemetry into a frame, which grows if its format requires it and the buffer has room. Returns whether it did.
+/// Writes telemetry into a frame. The frame grows if its format requires it and the buffer has room. Returns whether telemetry was written.
 #[expect(clippy::arithmetic_side_effects, reason = "a buffer's length is at most its capacity")]
 pub(crate) fn write<B: PacketBuf>(buf: &mut B, request: Request, state: &PortState) -> bool {
     let length = buf.len();

@@ -12,14 +12,14 @@ use roce::{
 };
 use std::net::IpAddr;
 
-/// Address of every host's only region, which has [`LONGEST`] bytes.
+/// Address of each host's only region, which has [`LONGEST`] bytes.
 const BASE: u64 = 1 << 32;
 /// ECT(0).
 const ECT: u8 = 2;
 /// 4.2 ms.
 const PATIENCE: AckTimeout = AckTimeout::new(10);
 
-/// Memory that counts placed bytes and stores none.
+/// Memory that counts placed bytes and does not store them.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     placed: u64,
@@ -54,11 +54,11 @@ pub(super) struct Link {
 pub(super) struct Ended {
     pub(super) flow: u32,
     pub(super) status: CompletionStatus,
-    /// Bytes of a received message; none for a request.
+    /// Bytes of a received message; `None` for a request.
     pub(super) received: Option<u32>,
 }
 
-/// Limit on outstanding READs of a queue pair, as the tools use it.
+/// Limit on outstanding READs of a queue pair, as in the command-line tools.
 const READS: u8 = 16;
 
 pub(super) struct Card {
@@ -103,7 +103,7 @@ impl Card {
             .map_or(0, |number| u32::from_be_bytes(*number))
     }
 
-    /// Returns an IPv4 address, or IPv6 for formats that need it.
+    /// Returns an IPv4 address, or an IPv6 address for formats that require it.
     fn address(&self, format: Format) -> IpAddr {
         let [_, b, c, d] = (self.number + 1).to_be_bytes();
         let short = IpAddr::from([10, b, c, d]);

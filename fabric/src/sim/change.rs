@@ -6,12 +6,12 @@ use std::time::Duration;
 /// What happens to a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
-    /// Both directions get this rate: whole Gb/s from 1 to 1000. A packet that is being sent keeps the old one, as do the limits of PFC.
+    /// New rate of both directions: whole Gb/s from 1 to 1000. A packet in transmission and the limits of PFC keep the old rate.
     Rate(Rate),
-    /// The link fails. The packets on it are lost, switches drop those that wait for it, and flows take other shortest paths, if there are
-    /// any. PFC pauses end.
+    /// The link fails. The packets on it are lost, switches drop the packets queued for it, and flows move to other shortest paths, if any
+    /// exist. PFC pauses end.
     Down,
-    /// The link returns, and with it the paths over it.
+    /// The link and the paths over it are available again.
     Up,
 }
 
@@ -22,12 +22,12 @@ pub struct Change {
     pub at: Duration,
     /// Indices of the links in [`Topology::links`](super::Topology::links).
     pub links: Vec<usize>,
-    /// What happens to each of them.
+    /// Change of each of these links.
     pub what: LinkChange,
 }
 
 impl Change {
-    /// Returns the new rate of the links, if the change is of their rate.
+    /// Returns the new rate of the links; `None` for a change of another kind.
     #[must_use]
     pub const fn rate(&self) -> Option<Rate> {
         match self.what {

@@ -1,4 +1,4 @@
-//! Collective operations as flows that wait for each other.
+//! Collective operations as flows with dependencies.
 
 use super::setup::{Dependency, Flow};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 /// A collective operation of several hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Collective {
-    /// Each host has data for each other. In round `r` each sends to the host `r` places further, when it has ended the round before.
+    /// Each host has data for each other host. In round `r` it sends to the host `r` places further, after its flow of the previous round.
     AllToAll,
-    /// All-reduce on a ring: each host sends a part of its data to the next in each of `2 (n - 1)` steps, when it has received that of the
-    /// step before.
+    /// All-reduce on a ring, in `2 (n - 1)` steps. In each, a host sends a part of its data to the next host, after it has received the
+    /// part of the previous step.
     Ring,
 }
 
@@ -27,8 +27,8 @@ impl Collective {
         }
     }
 
-    /// Returns the flows of `hosts`, which begin at `start`, and their dependencies. The first flow has the number `first`. `bytes` is what
-    /// each host has for each other, or on a ring, all that a host has.
+    /// Returns the flows of `hosts`, which begin at `start`, and their dependencies. The first flow has the number `first`. `bytes` is the
+    /// data from each host to each other host, or on a ring, all data of a host.
     #[must_use]
     pub fn of(self, hosts: &[u32], bytes: u64, start: Duration, first: u32) -> (Vec<Flow>, Vec<Dependency>) {
         let count = hosts.len();
@@ -57,7 +57,7 @@ impl Collective {
 mod tests {
     use super::*;
 
-    /// Source, destination and bytes of each flow, and pairs of a flow and the one before it.
+    /// Source, destination and bytes of each flow, and pairs of a flow and the flow that must end before it.
     type Ends = (Vec<(u32, u32, u64)>, Vec<(u32, u32)>);
 
     fn ends(kind: Collective) -> Ends {

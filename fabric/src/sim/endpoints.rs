@@ -19,7 +19,7 @@ type Network<'a> = AnyNetwork<'a, Frame>;
 struct Running {
     source: Qpn,
     destination: Qpn,
-    /// Bytes that are not posted yet.
+    /// Bytes that have not been posted.
     unposted: u64,
     /// Post times of the requests that have not completed (ps), oldest first.
     posted: VecDeque<u64>,
@@ -31,10 +31,10 @@ enum Flow {
     Ended,
 }
 
-/// A slow application.
+/// An application that consumes messages at a limited rate.
 struct Consumer {
     rate: Rate,
-    /// Time at which it has consumed all that it has received, ps.
+    /// Time at which it has consumed everything that it has received, ps.
     busy_until: u64,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Endpoints<'a> {
     room: usize,
 }
 
-/// Returns the earliest time in ps at which the simulation has reached `instant`.
+/// Returns the ps of `instant`.
 const fn picos(instant: Instant) -> u64 {
     instant.as_nanos().saturating_mul(1000)
 }
@@ -132,7 +132,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         self.serve(network, host);
     }
 
-    /// The application of the flow's receiver has consumed a message.
+    /// Posts another receive: the receiver's application has consumed a message.
     fn timer(&mut self, network: &mut Network<'a>, flow: u32) {
         self.post_receive(network, flow);
     }
@@ -150,7 +150,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         let Some(report) = self.cards[spec.source as usize].report(running.source) else {
             return Progress::default();
         };
-        // PSNs start at 0; with 1 KiB packets they wrap after 16 GiB.
+        // PSNs start at 0. With 1 KiB packets they wrap after 16 GiB.
         let sent = report.send_psn.distance(Psn::new(0)).rem_euclid(Psn::CIRCLE as i32) as u64;
         let sent = (sent * u64::from(self.mtu.bytes())).min(spec.bytes);
         let rate = report.rate.unwrap_or_else(|| self.setup.topology.rates().next().unwrap_or_default());

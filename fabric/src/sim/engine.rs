@@ -19,23 +19,23 @@ pub(super) struct Progress {
     pub(super) acked: u64,
 }
 
-/// All hosts, as endpoints or as models. A host's port has the host's number.
+/// All hosts, as endpoints or as a model. A host's port has the host's number.
 pub(super) trait Hosts<'a>: Sized {
     type Parcel: Parcel;
     fn new(setup: &'a Setup) -> Result<Self, SetupError>;
     /// Returns whether switches write telemetry into packets.
     fn is_stamped(setup: &Setup) -> bool;
     fn start(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
-    /// Runs a host's timers, and sends what it can.
+    /// Runs a host's timers, and sends the packets that may leave now.
     fn serve(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32);
     fn receive(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32, packet: u32);
     fn timer(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
-    /// Handles a drop of the flow's packet, some time later.
+    /// Handles a drop of a packet of the flow, `EXPIRE` after the drop.
     fn expire(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
     fn progress(&self, flow: u32) -> Progress;
     fn state(&self, flow: u32) -> String;
     fn retransmitted(&self) -> u64;
-    /// Returns the number of packets that their receiver already had.
+    /// Returns the number of packets that receivers received twice.
     fn doubled(&self) -> u64 {
         0
     }
@@ -63,7 +63,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
         let flows = self.network.setup.flows.len();
         while self.network.finished.len() < flows {
             let Some((at, event)) = self.network.events.pop() else {
-                // A host behind a failed link has nothing to do.
+                // With a failed link, flows may remain for which no event is scheduled.
                 if self.network.ports.iter().any(|port| port.is_down) {
                     break;
                 }

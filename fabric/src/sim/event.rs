@@ -6,17 +6,17 @@ pub(super) enum Event {
     Start(u32),
     /// A packet's last bit arrives at the node of `port`.
     Arrive { port: u32, packet: u32 },
-    /// A port's link is free, or its host has a timer.
+    /// A port's link is free, or a timer of its host is due.
     Look { port: u32 },
     /// A PFC pause (or its end) reaches a port.
     Pause { port: u32, on: bool },
     /// A flow's algorithm has a timeout, or its receiver's application has consumed a message.
     Timer(u32),
-    /// A packet of this flow was dropped some time ago.
+    /// `EXPIRE` has passed since a packet of this flow was dropped.
     Expire(u32),
     /// A row of the series is due.
     Sample,
-    /// Links change: an index in the setup's list.
+    /// Links change. The number is an index in the setup's list.
     Change(u32),
 }
 

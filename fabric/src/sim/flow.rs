@@ -7,7 +7,7 @@ use cc::{Algorithm, CongestionController, Rate};
 /// The sending end of a running flow. Times are ps.
 pub(super) struct Sender {
     pub(super) algorithm: Algorithm,
-    /// Next byte to send, and oldest byte that is not acknowledged.
+    /// Next byte to send, and oldest unacknowledged byte.
     pub(super) next: u64,
     pub(super) una: u64,
     /// Earliest time of the next packet, by pacing.
@@ -15,9 +15,9 @@ pub(super) struct Sender {
     pub(super) last_size: u32,
     pub(super) window: u64,
     pub(super) rate: Rate,
-    /// Timeout of the algorithm.
+    /// Scheduled timeout of the algorithm.
     pub(super) timer: Option<u64>,
-    /// Time of the last progress.
+    /// Time at which bytes were last acknowledged, or the flow went back.
     pub(super) progress: u64,
 }
 
@@ -70,15 +70,15 @@ impl Sender {
         self.paced_until = now + Self::gap(size, self.rate, setup);
     }
 
-    /// Goes back to the oldest unacknowledged byte; returns how many packets of `payload` bytes will be sent again.
+    /// Goes back to the oldest unacknowledged byte. Returns the number of packets of `payload` bytes to send again.
     pub(super) fn go_back(&mut self, payload: u32) -> u64 {
         let again = (self.next - self.una).div_ceil(u64::from(payload));
         self.next = self.una;
         again
     }
 
-    /// Adjusts the current pacing interval to a changed rate. Only with telemetry, as in the authors' simulator: otherwise a cut applies
-    /// from the next packet on.
+    /// Adjusts the current pacing interval to a changed rate, only with telemetry. Without it, a cut applies from the next packet on, as in
+    /// the authors' simulator.
     pub(super) fn repace(&mut self, before: Rate, setup: &Setup) {
         if setup.stamps() && before != self.rate && self.last_size > 0 {
             let (old, new) =

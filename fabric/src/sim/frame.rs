@@ -1,4 +1,4 @@
-//! Real frames in the simulator.
+//! Frames in wire format on simulated links.
 
 use super::card::Card;
 use super::parcel::Parcel;
@@ -68,7 +68,7 @@ impl Frame {
     }
 }
 
-/// Returns the hash by which switches choose among equal paths. Addresses of both families end in the bits that distinguish hosts.
+/// Returns the hash with which switches choose among equal paths. The last bits of IPv4 and IPv6 addresses distinguish hosts.
 fn five_tuple(frame: &[u8]) -> u64 {
     const IPV6: [u8; 2] = [0x86, 0xdd];
     /// Hop-by-hop options header.
@@ -76,7 +76,7 @@ fn five_tuple(frame: &[u8]) -> u64 {
     const UDP: u8 = 17;
     /// Bytes of IFA's header, which precedes UDP.
     const IFA: usize = 4;
-    // CSIG's tag precedes the EtherType of IP; its fields change from packet to packet.
+    // CSIG's tag precedes the EtherType of IP. Its fields change from packet to packet.
     let tpid = Numbers::DEFAULT.csig_tpid();
     let ethertype = frame.get(12..14).map_or(0, |bytes| u16::from_be_bytes([bytes[0], bytes[1]]));
     let tag = match ethertype.wrapping_sub(tpid) {
@@ -161,7 +161,8 @@ impl Parcel for Frame {
         None
     }
 
-    /// Returns length and headers up to the BTH. The bytes behind are undefined, because no memory is copied.
+    /// Returns the length and a hash of the headers up to the BTH of IPv4. The bytes after the headers are undefined, because no memory is
+    /// copied.
     fn digest(&self) -> [u64; 2] {
         const HEADERS: usize = 54;
         let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);

@@ -14,15 +14,15 @@ pub struct PortRow {
 pub struct Row {
     /// Virtual time, ns.
     pub time: u64,
-    /// Waiting bytes of the first sampled port.
+    /// Queued bytes of the first sampled port.
     pub queue: u64,
-    /// Bytes that this port has sent since the start.
+    /// Bytes that the first sampled port has sent since the start.
     pub tx_bytes: u64,
     /// The other sampled ports.
     pub others: Vec<PortRow>,
-    /// Pacing rate by flow, bit/s; 0 before its start and after its end.
+    /// Pacing rate per flow, bit/s; 0 before its start and after its end.
     pub rates: Vec<u64>,
-    /// Acknowledged bytes by flow.
+    /// Acknowledged bytes per flow.
     pub acked: Vec<u64>,
 }
 
@@ -33,10 +33,10 @@ pub type Series = Vec<Row>;
 const BIN: u64 = 1000;
 const BINS: usize = 1 << 15;
 
-/// The time at each queue length, over all ports of all switches.
+/// The time at each queue length, summed over all ports of all switches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queues {
-    /// ps, by KB.
+    /// Time in ps, per kB of queue length.
     bins: Vec<u64>,
 }
 
@@ -50,7 +50,7 @@ impl Queues {
         self.bins[bin] += picos;
     }
 
-    /// Returns the KB that queues did not exceed for `share` of the time, rounded down.
+    /// Returns the kB that queues did not exceed for `share` of the time, rounded down.
     pub(super) fn quantile(&self, share: f64) -> u64 {
         let total: u64 = self.bins.iter().sum();
         let wanted = total as f64 * share;
@@ -62,7 +62,7 @@ impl Queues {
         bin.unwrap_or(0) as u64
     }
 
-    /// Returns the share of time with a queue of 1 KB or more.
+    /// Returns the share of time with a queue of at least 1 kB.
     pub(super) fn busy(&self) -> f64 {
         let total: u64 = self.bins.iter().sum();
         let first = self.bins.first().copied().unwrap_or(0);

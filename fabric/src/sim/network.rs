@@ -19,9 +19,9 @@ use roce::wire::format::aecn::Load;
 use std::mem;
 use std::time::Duration;
 
-/// Time after a drop at which its flow may go back (ps): 500 µs.
+/// Time from a drop to its flow's [`Event::Expire`], in ps: 500 µs.
 pub(super) const EXPIRE: u64 = 500_000_000;
-/// If all flows start within this time (ps), they count as starting at once: 100 µs.
+/// Flows that all start within this time (ps) count as simultaneous: 100 µs.
 const AT_ONCE: u64 = 100_000_000;
 const PAUSE_BYTES: u32 = 64;
 
@@ -47,7 +47,7 @@ fn buffers(setup: &Setup, ports: &[Port]) -> (Vec<u32>, Vec<SharedBuffer>) {
     (first_ports, headrooms.into_iter().map(buffer).collect())
 }
 
-/// Returns by flow the number of flows that must end before it, and the flows that wait for it; nothing if no flow waits.
+/// Returns, per flow, the number of flows that must end before it and the flows that depend on it. Both are empty without dependencies.
 fn dependencies(setup: &Setup) -> (Vec<u32>, Vec<Vec<u32>>) {
     if setup.dependencies.is_empty() {
         return (Vec::new(), Vec::new());
@@ -86,15 +86,15 @@ pub(super) struct Network<'a, P> {
     first_ports: Vec<u32>,
     routes: Routes,
     buffers: Vec<SharedBuffer>,
-    /// By flow: its start with jitter, and the hash of its five-tuple.
+    /// Per flow: its start with jitter, and the hash of its five-tuple.
     pub(super) starts: Vec<u64>,
     hashes: Vec<u64>,
     /// The ports of the time series.
     pub(super) sampled: Vec<u32>,
-    /// By flow: number of flows that must end before it, and the flows that wait for it. Empty if no flow waits.
+    /// Per flow: number of flows that must end before it, and the flows that depend on it. Empty without dependencies.
     waits: Vec<u32>,
     followers: Vec<Vec<u32>>,
-    /// By flow: base RTT (ps) and slowest link of its path before the first change. Empty if nothing changes.
+    /// Per flow: base RTT (ps) and slowest link of its path before the first change. Empty if nothing changes.
     paths: Vec<(u64, Rate)>,
     pub(super) queues: Queues,
     pub(super) finished: Vec<Finished>,
@@ -103,13 +103,14 @@ pub(super) struct Network<'a, P> {
     pub(super) failed: Option<(u32, String)>,
     pub(super) counts: Counts,
     pub(super) trace: u64,
-    /// Start of the last flow: queue lengths count until then, because afterwards the network drains. No limit if all start at once.
+    /// Start of the last flow. Queue lengths count until then, because the network drains afterwards. `u64::MAX` if all flows start at
+    /// once.
     last_start: u64,
     /// Whether switches write telemetry into packets.
     stamps: bool,
     /// Largest additional delay of a path, ps.
     spread: u64,
-    /// For loss, detours and forged reports.
+    /// Random numbers for loss, detours and forged reports.
     dice: Random,
 }
 
@@ -123,7 +124,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         let jitter = picos(setup.jitter) / 1000 + 1;
         let begun = setup.flows.iter().map(|flow| {
             let start = picos(flow.start) + random.below(jitter) * 1000;
-            // Every flow has a UDP source port of its own.
+            // Every flow has its own UDP source port, which the random number represents.
             let hash = mix(u64::from(flow.source) << 32 | u64::from(flow.destination)) ^ random.next();
             (start, hash)
         });
@@ -202,7 +203,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Returns whether a port may send now. If its link is busy, schedules a look when it is free.
+    /// Returns whether a port may send now. If its link is busy, schedules an [`Event::Look`] for the end of the transmission.
     pub(super) fn is_free(&mut self, port: u32) -> bool {
         let place = &self.ports[port as usize];
         if place.is_stopped() {
@@ -308,7 +309,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// Stamps a packet as an IOAM node of Linux does: with the queue that it finds at enqueue.
+    /// Stamps a packet as an IOAM node of Linux does: with the queue length at enqueue.
     fn stamp_as_linux(&mut self, switch: u32, port: u32, packet: u32, class: ClassId) {
         let time = self.instant().as_nanos();
         let place = &self.ports[port as usize];
@@ -324,7 +325,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// Applies forged reports and deafness to a packet from a host. Returns whether to forward it.
+    /// Applies the setup's `lie` and `deaf` to a packet from a host. Returns whether to forward it.
     fn comes_in(&mut self, ingress: u32, packet: u32) -> bool {
         let is_host = || self.ports[self.ports[ingress as usize].peer as usize].switch.is_none();
         let Setup { lie, deaf, .. } = *self.setup;
@@ -386,7 +387,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.lose(packet);
     }
 
-    /// Frees a packet that does not arrive.
+    /// Frees a lost packet, and schedules its flow's [`Event::Expire`].
     fn lose(&mut self, packet: u32) {
         if let Some(flow) = self.parcels.get(packet).bereaved() {
             self.push(self.now + EXPIRE, Event::Expire(flow));
@@ -394,7 +395,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.parcels.give_back(packet);
     }
 
-    /// Makes a change of the setup; returns the ports that it concerns.
+    /// Applies a change of the setup; returns the ports of the links that change.
     #[cold]
     pub(super) fn change(&mut self, number: u32) -> Vec<u32> {
         let change = &self.setup.changes[number as usize];
@@ -412,7 +413,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         ports
     }
 
-    /// Loses what is on the links of these ports, and drops what waits for them.
+    /// Counts the packets on the links of these ports as lost, and drops the packets in their queues.
     fn fail(&mut self, ports: &[u32]) {
         let mut on_links = Vec::new();
         self.events.retain(|event| match event.unpack() {
@@ -450,7 +451,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Frees the buffer of a packet that came by `ingress` and leaves a switch's queue. Returns whether its sender may resume.
+    /// Frees the buffer space of a packet that arrived at `ingress` and leaves a switch's queue. Returns whether its sender may resume.
     #[inline(always)]
     fn leaves(&mut self, switch: u32, port: u32, ingress: u32, size: u32) -> bool {
         let bytes = self.ports[port as usize].bytes - u64::from(size);
@@ -474,7 +475,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         Some(answer)
     }
 
-    /// Sends a PFC pause, or its end, to the peer of `ingress`. It overtakes waiting frames.
+    /// Sends a PFC pause, or its end, to the peer of `ingress`. It overtakes queued frames.
     fn tell_pause(&mut self, ingress: u32, on: bool) {
         self.counts.pauses += u64::from(on);
         let place = &self.ports[ingress as usize];
@@ -516,8 +517,8 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Returns the base RTT in ps of a flow's path as the authors count it (twice each link's delay, one full payload per link), and the
-    /// rate of its slowest link.
+    /// Returns the base RTT in ps of a flow's path as HPCC's authors compute it (twice each link's delay, one full payload per link), and
+    /// the rate of its slowest link.
     fn path(&self, flow: u32) -> (u64, Rate) {
         let spec = &self.setup.flows[flow as usize];
         let (mut port, mut rtt, mut slowest) = (spec.source, 0, Rate::from_bps(u64::MAX));

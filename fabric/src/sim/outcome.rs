@@ -29,7 +29,7 @@ impl Finished {
 pub struct Outcome {
     /// Flows in the order in which they ended.
     pub finished: Vec<Finished>,
-    /// Handled events.
+    /// Number of events processed.
     pub events: u64,
     /// Packets that hosts sent, including acknowledgements.
     pub packets: u64,
@@ -41,9 +41,9 @@ pub struct Outcome {
     pub trace: u64,
     /// Longest queue of any switch port, in bytes.
     pub queue_max: u64,
-    /// Time from post to completion of each request, in the order of completion. Endpoints only.
+    /// Time from post to completion of each request, in the order of completion. Empty for the model.
     pub latencies: Vec<Duration>,
-    /// Packets that their receiver already had, because of a needless retransmission or a lost acknowledgement. Endpoints only.
+    /// Duplicate packets at receivers, after an unnecessary retransmission or a lost acknowledgement. 0 for the model.
     pub doubled: u64,
     /// Frames that links lost.
     pub lost: u64,
@@ -55,7 +55,7 @@ pub struct Outcome {
     pub told: u64,
     /// Packets with a forged report of the path.
     pub lied: u64,
-    /// Packets that a host did not understand.
+    /// Packets with opcodes of Ferroce's own that the network dropped, because hosts do not support them.
     pub unheard: u64,
     /// PFC pauses that switches sent.
     pub pauses: u64,
@@ -71,14 +71,14 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Returns the KB that the queues of all switch ports did not exceed for `share` of the time, rounded down. Covers the time until the
-    /// last flow started, or the whole run if all started within 100 µs.
+    /// Returns the kB that the queues of all switch ports did not exceed for `share` of the time, rounded down. Covers the time until the
+    /// last flow started, or the whole run if all flows started within 100 µs.
     #[must_use]
     pub fn queue_quantile(&self, share: f64) -> u64 {
         self.queues.quantile(share)
     }
 
-    /// Returns the share of the same time in which a switch port held 1 KB or more.
+    /// Returns the share of the same time in which a switch port had at least 1 kB queued.
     #[must_use]
     pub fn queue_busy(&self) -> f64 {
         self.queues.busy()

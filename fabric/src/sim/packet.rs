@@ -10,7 +10,7 @@ use cc::{Counter, Hop, Instant, PathTelemetry, Rate};
 use roce::wire::Subscription;
 use roce::wire::format::PortState;
 
-/// Hops that a header has room for, as in the authors' simulator.
+/// Number of records that a header can hold, as in the authors' simulator.
 pub(super) const HOPS: usize = 5;
 
 /// A switch's record at the resolution of the wire.
@@ -59,9 +59,9 @@ pub(super) struct Packet {
     /// Time at which the data left its host, ps.
     pub(super) sent: u64,
     pub(super) is_ack: bool,
-    /// The receiver found a gap.
+    /// Set if the receiver found a gap.
     pub(super) is_nak: bool,
-    /// ECN mark; in an acknowledgement, that of the data.
+    /// ECN mark. An acknowledgement copies the mark of the data.
     pub(super) is_marked: bool,
     pub(super) hops: u8,
     pub(super) stamps: [Stamp; HOPS],
@@ -112,7 +112,7 @@ impl Parcel for Packet {
         }
     }
 
-    /// The model has only HPCC INT.
+    /// Does nothing: the model supports only HPCC INT.
     fn stamp_as_linux(&mut self, _: &PortState) {}
 
     fn only_ferroce_knows(&self) -> bool {

@@ -20,16 +20,16 @@ pub(super) trait Parcel: Default {
     /// Sets the ECN mark; returns whether the packet is ECN-capable.
     fn mark(&mut self) -> bool;
     fn stamp(&mut self, state: &PortState);
-    /// Writes a port's state as Linux does, if the packet has an IOAM trace.
+    /// Writes a port's state as Linux does, if the packet has an IOAM trace option.
     fn stamp_as_linux(&mut self, state: &PortState);
     fn only_ferroce_knows(&self) -> bool;
     /// Forges the report of a path, if the packet has one; returns whether it did.
     fn lie(&mut self, random: &mut Random) -> bool;
-    /// Returns the subscription of a packet that meets `waiting` bytes, if its sender must get a response now.
+    /// Returns the subscription of a packet whose queue holds `waiting` bytes, if its sender must receive a response now.
     fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
-    /// Becomes the response to a subscription; returns whether there is one.
+    /// Replaces the packet by the response to a subscription; returns whether there is one.
     fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool;
-    /// Returns the flow to inform of a drop; endpoints detect losses themselves.
+    /// Returns the flow for which a drop schedules an event; `None` for endpoints, which detect losses themselves.
     fn bereaved(&self) -> Option<u32>;
     /// Returns two words that identify the packet in the trace.
     fn digest(&self) -> [u64; 2];
@@ -47,7 +47,7 @@ impl<P> Default for Parcels<P> {
 }
 
 impl<P: Default> Parcels<P> {
-    /// Returns a free place, with its old contents.
+    /// Returns a free place, with the contents of its previous packet.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {
             self.places.push((0, P::default()));
@@ -76,7 +76,7 @@ impl<P: Default> Parcels<P> {
         self.places[place as usize].0 = port;
     }
 
-    /// Returns the largest number of packets at once.
+    /// Returns the largest number of packets that existed at the same time.
     pub(super) fn most(&self) -> usize {
         self.places.len()
     }

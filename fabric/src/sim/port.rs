@@ -1,4 +1,4 @@
-//! Ports, each one direction of a link with its queue, and the routes to each host.
+//! Ports and routes. A port is one direction of a link with its queue; a route is the choice of ports towards a host.
 
 use super::setup::{Setup, SetupError};
 use super::topology::Topology;
@@ -30,7 +30,7 @@ pub(super) struct Port {
     link: usize,
     /// Port at the other end of the link.
     pub(super) peer: u32,
-    /// Number of the switch, from 0; none for a host.
+    /// Number of the switch, from 0; `None` for a host.
     pub(super) switch: Option<u32>,
     /// Index among the ports of its node.
     pub(super) place: u16,
@@ -41,15 +41,15 @@ pub(super) struct Port {
     /// Probability that the link loses a packet.
     pub(super) loss: Probability,
     pub(super) free_at: u64,
-    /// Time of the next scheduled look.
+    /// Time of the next scheduled [`Event::Look`](super::event::Event::Look).
     pub(super) look_at: Option<u64>,
     pub(super) queue: Queues<Waiting>,
     pub(super) marker: Marker,
-    /// Only if packets request the link's load.
+    /// `None` unless packets request the link's load.
     pub(super) load: Option<LoadMeter>,
-    /// Only with direct responses.
+    /// `None` without direct responses.
     pub(super) told: Option<Told>,
-    /// Only with two classes.
+    /// `None` with one class.
     pub(super) shares: Option<Shares>,
     pub(super) bytes: u64,
     pub(super) tx_bytes: u64,
@@ -57,11 +57,11 @@ pub(super) struct Port {
     /// Whether the link has failed.
     pub(super) is_down: bool,
     pub(super) paused_since: u64,
-    /// Time at which `bytes` changed last.
+    /// Time of the last change of `bytes`.
     pub(super) changed: u64,
 }
 
-/// Setups express RED's limits for links of 100 Gb/s.
+/// Setups give RED's limits for links of 100 Gb/s.
 const HUNDRED: u128 = 100_000_000_000;
 
 impl Port {
@@ -95,12 +95,12 @@ impl Port {
         }
     }
 
-    /// Returns whether the port may not send, whether or not its link is busy.
+    /// Returns whether a pause or a failure prevents the port from sending.
     pub(super) const fn is_stopped(&self) -> bool {
         self.is_paused | self.is_down
     }
 
-    /// Gives the link another rate, from the next packet on.
+    /// Changes the link's rate, from the next packet on.
     pub(super) fn change_rate(&mut self, rate: Rate, setup: &Setup) {
         let red = red_at(rate, setup);
         (self.rate, self.picos_per_byte) = (rate, picos_per_byte(rate));
@@ -123,7 +123,7 @@ fn picos_per_byte(rate: Rate) -> f64 {
     8e12 / rate.as_bps() as f64
 }
 
-/// Returns RED's limits for a link of `rate`.
+/// Returns RED's limits, scaled to a link of `rate`.
 fn red_at(rate: Rate, setup: &Setup) -> Option<Red> {
     let scaled = |bytes: u64| (u128::from(bytes) * u128::from(rate.as_bps()) / HUNDRED) as u64;
     setup.red.map(|red| Red { from: scaled(red.from), to: scaled(red.to), ..red })
@@ -144,7 +144,7 @@ pub(super) fn sampled(setup: &Setup, ports: &[Port]) -> Vec<u32> {
     let topology = &setup.topology;
     let port = |&[from, to]: &[usize; 2]| {
         let link = topology.link_between(from, to)?;
-        // The port is the first of the two ends if its node has the lower number.
+        // `ends` is in the order of nodes, so the port of the node with the lower number is first.
         ends(ports, &[link]).get(usize::from(from > to)).copied()
     };
     setup.sampled.iter().filter_map(port).collect()
@@ -170,7 +170,7 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
         let link = topology.links()[index];
         let switch = (node >= hosts).then(|| (node - hosts) as u32);
         let mut port = Port::new(switch, link.rate, link.delay, setup, id);
-        // The ports of a node are adjacent.
+        // The ports of a node have consecutive numbers.
         port.place = (id - ends.partition_point(|end| end.0 < node)) as u16;
         let other = if link.ends[0] == node { link.ends[1] } else { link.ends[0] };
         (port.link, port.peer) = (index, places[&(other, index)]);
@@ -180,15 +180,15 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
     ends.iter().enumerate().map(port).collect()
 }
 
-/// Stands for a port where no path leads to the host.
+/// Represents the absence of a path to a host.
 pub(super) const NO_PATH: u32 = u32::MAX;
 
-/// The ports of each switch on shortest paths to each host.
+/// Per switch and host: the ports on shortest paths to the host.
 pub(super) struct Routes {
     hosts: usize,
-    /// By switch and host: first index in `ports`, and number of ports. Index 0 if there is no path.
+    /// Per switch and host: first index in `ports`, and number of ports. Index 0 if there is no path.
     places: Vec<(u32, u32)>,
-    /// Begins with [`NO_PATH`].
+    /// The first element is [`NO_PATH`].
     ports: Vec<u32>,
 }
 
@@ -232,7 +232,7 @@ impl Routes {
         lacks.map_or(Ok(()), |place| Err(unreachable(place)))
     }
 
-    /// Returns the port towards `host`, or [`NO_PATH`]. Among equal paths the flow's hash decides, mixed with the switch.
+    /// Returns the port towards `host`, or [`NO_PATH`]. The flow's hash, mixed with the switch, selects one of several shortest paths.
     #[inline]
     pub(super) fn port(&self, switch: u32, host: u32, hash: u64) -> u32 {
         let (begin, count) = self.places[switch as usize * self.hosts + host as usize];

@@ -19,19 +19,19 @@ pub struct Flow {
     pub bytes: u64,
     /// Start.
     pub start: Duration,
-    /// Whether the flow is part of an incast on top of other traffic.
+    /// Whether the flow is part of an incast that was added to other traffic.
     pub is_incast: bool,
     /// DSCP of the packets, 0 to 63.
     pub dscp: u8,
 }
 
-/// A flow that begins after another has ended. One with several dependencies begins after the last of these; its `start` is the time from
-/// then on.
+/// A flow that begins after another flow has ended. A flow with several dependencies begins after the last of these. Its `start` is then
+/// the delay from that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// Index of the flow.
+    /// Index of the dependent flow.
     pub flow: u32,
-    /// Index of the flow that must have ended: its last acknowledgement has arrived.
+    /// Index of the flow that must end first, by the arrival of its last acknowledgement.
     pub after: u32,
 }
 
@@ -51,7 +51,7 @@ pub enum Verb {
 pub struct Requests {
     /// Operation.
     pub verb: Verb,
-    /// Bytes per request, 1 to 2^30; the last may be shorter.
+    /// Bytes per request, 1 to 2^30. The last request may be shorter.
     pub bytes: u32,
     /// Outstanding requests, 1 to 4096.
     pub depth: u32,
@@ -59,21 +59,21 @@ pub struct Requests {
     pub selective_repeat: bool,
 }
 
-/// A slow application: it needs time for each message that it receives, and only then posts another receive. A sender that finds none is
-/// asked to wait (RNR NAK).
+/// A slow application. It needs time for each message, and posts another receive only afterwards. The responder answers requests without a
+/// receive by RNR NAKs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Application {
-    /// Its host.
+    /// Host of the application.
     pub host: u32,
-    /// Rate at which it consumes the payload of all its messages together; above 0.
+    /// Rate at which the application consumes the payload of all messages together; above 0.
     pub rate: Rate,
 }
 
 /// The kind of hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hosts {
-    /// Endpoints ([`roce::Endpoint`]) behind a NIC that sends one frame at a time, with a connection per flow. Frames are real except for
-    /// their payload, which is only counted.
+    /// Endpoints ([`roce::Endpoint`]) behind a NIC that sends one frame at a time, with a connection per flow. Frames have the wire format,
+    /// except their payload, which is only counted.
     Endpoints,
     /// A faster model: packets are descriptors, each is acknowledged, telemetry returns with every acknowledgement, and losses are
     /// recovered by go-back-N.
@@ -99,27 +99,27 @@ impl Conventions {
     /// Ferroce's packets: 1024 bytes, 58 bytes of headers and checksum, 44 bytes of telemetry for five hops.
     pub const FERROCE: Self =
         Self { payload: 1024, header: 58, telemetry: 44, acknowledgement: 62, whole_nanos: false };
-    /// Those of the simulator of HPCC's authors.
+    /// Packets of the simulator of HPCC's authors.
     pub const HPCC_NS3: Self =
         Self { payload: 1000, header: 48, telemetry: 42, acknowledgement: 60, whole_nanos: true };
 }
 
-/// Priority flow control: a switch that is short of buffer pauses the senders that fill it.
+/// Priority flow control: a switch that is short of buffer pauses the senders whose packets fill it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pfc {
-    /// Share of the free buffer that a port as fast as the hosts' links may use before its peer is paused. It doubles with each doubling
-    /// of the port's rate, up to 1, as in the simulator of HPCC's authors.
+    /// Share of the free buffer that a port with the rate of the hosts' links may use before its peer is paused. It doubles with each
+    /// doubling of the port's rate, up to 1, as in the simulator of HPCC's authors.
     pub share: f64,
-    /// The pause ends when the port is this many bytes below its limit.
+    /// Number of bytes that a port must be below its limit for the pause to end.
     pub resume: u64,
-    /// Buffer for data in flight when the pause is sent, in round trips of the link.
+    /// Buffer for data in flight after the pause is sent, in round trips of the link.
     pub headroom: f64,
 }
 
 impl Pfc {
     const DEFAULT: Self = Self { share: 0.125, resume: 3000, headroom: 1.5 };
 
-    /// Returns the share of a port of `rate` if the hosts' links have the rate `host`.
+    /// Returns the share of a port of rate `rate` if the hosts' links have the rate `host`.
     pub(super) fn share_of(&self, rate: Rate, host: Rate) -> f64 {
         let doublings = rate.as_bps().checked_div(host.as_bps()).unwrap_or(1).max(1).ilog2();
         (0..doublings).fold(self.share, |share, _| if share < 1.0 { (2.0 * share).min(1.0) } else { share })
@@ -135,11 +135,11 @@ impl Default for Pfc {
 /// The time series of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampling {
-    /// Interval of rows.
+    /// Interval between rows.
     pub every: Duration,
-    /// The port whose link leads to this host, if the setup names no other ports.
+    /// The first sampled port sends to this host, unless the setup has a list of ports.
     pub host: u32,
-    /// Number of flows that get columns, from the first on.
+    /// Number of flows with columns, from the first flow on.
     pub flows: usize,
 }
 
@@ -152,15 +152,15 @@ pub struct Setup {
     pub conventions: Conventions,
     /// Kind of hosts.
     pub hosts: Hosts,
-    /// Congestion control of every flow. The model uses only its algorithm.
+    /// Congestion control of the flows. The model uses only its algorithm.
     pub congestion: Congestion,
-    /// Congestion control of the flows of this DSCP, 0 to 63, instead. Endpoints only.
+    /// Another congestion control, for the flows of this DSCP (0 to 63). Endpoints only.
     pub rival: Option<(u8, Congestion)>,
-    /// RED marks, if any: limits for a link of 100 Gb/s; those of other links are in proportion.
+    /// RED marks, if any. The limits are for a link of 100 Gb/s and scale with the rate of other links.
     pub red: Option<Red>,
     /// Second class of service at every switch port.
     pub second_class: Option<SecondClass>,
-    /// Telemetry reports as queue the bytes that the link carries in the time that the packet waited (rtgwg-00 9.3).
+    /// Telemetry reports the bytes that the link carries in the packet's sojourn time as the queue length (rtgwg-00 9.3).
     pub tell_sojourn: bool,
     /// Direct responses of congested switches to packets that subscribe (pan-01 6.3). Endpoints only.
     pub direct: Option<Direct>,
@@ -168,23 +168,24 @@ pub struct Setup {
     pub linux_ioam: bool,
     /// Requests of all flows. Endpoints only.
     pub requests: Requests,
-    /// Slow applications; those of the other hosts need no time. Only for SENDs between endpoints.
+    /// Slow applications. Applications of the other hosts need no time. Only for SENDs between endpoints.
     pub applications: Vec<Application>,
     /// Probability that a frame is lost on the link from its host, in addition to the loss of that link. Endpoints only.
     pub loss: Probability,
-    /// Each frame takes one of four paths at random: the longest has this additional delay, the others parts of it. Endpoints only.
+    /// Largest additional delay of four paths, from which each frame takes one at random. The delays are 0, 1/3, 2/3 and all of it.
+    /// Endpoints only.
     pub spread: Duration,
     /// Probability that a frame with a report of a path to its sender is forged. Endpoints only.
     pub lie: Probability,
-    /// Hosts ignore frames that only Ferroce understands, such as probes. Endpoints only.
+    /// Hosts do not support Ferroce's own opcodes, such as those of probes. Endpoints only.
     pub deaf: bool,
     /// Buffer of a switch in bytes, shared by all its ports.
     pub buffer: u64,
-    /// PFC. Without it a port may use all of the free buffer, and packets that do not fit are dropped.
+    /// PFC. Without it, a port may use all of the free buffer, and switches drop packets that exceed it.
     pub pfc: Option<Pfc>,
     /// Flows.
     pub flows: Vec<Flow>,
-    /// Flows that wait for others.
+    /// Dependencies between flows.
     pub dependencies: Vec<Dependency>,
     /// Changes of links during the run.
     pub changes: Vec<Change>,
@@ -192,12 +193,12 @@ pub struct Setup {
     pub jitter: Duration,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// Virtual time at which the run ends at the latest.
+    /// Virtual time after which the run ends, even with unfinished flows.
     pub limit: Duration,
     /// Time series, if any.
     pub sampling: Option<Sampling>,
-    /// Ports of the time series, each by its node and the node at the other end of its link. If several links connect two nodes, the
-    /// first counts.
+    /// Ports of the time series, each as its node and the node at the other end of its link. If several links connect two nodes, the first
+    /// is sampled.
     pub sampled: Vec<[usize; 2]>,
 }
 
@@ -257,9 +258,9 @@ pub enum SetupError {
     Failed { flow: usize, why: String },
 }
 
-/// Longest request in bytes; longer flows post several.
+/// Longest request in bytes. Endpoints split a longer flow into several.
 pub(super) const LONGEST: u64 = 1 << 30;
-/// Limit on the longest requests of one flow.
+/// Limit on the bytes of one flow, in longest requests; also the default depth.
 const PIECES: u64 = 64;
 
 impl Requests {
@@ -302,10 +303,10 @@ impl Setup {
         }
     }
 
-    /// Checks everything that can be checked without a run.
+    /// Checks the values that can be checked without a run.
     ///
     /// # Errors
-    /// Returns the reason why the setup cannot run.
+    /// Returns a [`SetupError`] if the setup cannot run.
     pub fn check(&self) -> Result<(), SetupError> {
         if self.flows.is_empty() {
             return Err(SetupError::NoFlow);
@@ -371,7 +372,7 @@ impl Setup {
         }
     }
 
-    /// Checks that each flow begins at some time.
+    /// Checks that no flow depends on itself, directly or through others.
     fn check_dependencies(&self) -> Result<(), SetupError> {
         let last = self.flows.len() as u32 - 1;
         let mut waits = vec![0_u32; self.flows.len()];
@@ -450,7 +451,7 @@ impl Setup {
         Mtu::ALL.into_iter().find(|mtu| mtu.bytes() == payload).ok_or(SetupError::Mtu { payload })
     }
 
-    /// Returns `T` of the flows, for switches that compute with it; 1 ms if the algorithm has none.
+    /// Returns `T` of the flows, for meters in switches; 1 ms if the algorithm has none.
     pub(super) fn base_rtt(&self) -> Duration {
         self.algorithm().as_hpcc().map_or(Duration::from_millis(1), |config| config.base_rtt)
     }
@@ -469,7 +470,7 @@ impl Setup {
         self.conventions.header + if self.stamps() { self.conventions.telemetry } else { 0 }
     }
 
-    /// Returns the bytes of an acknowledgement. The authors' telemetry takes 14 bytes less in it than in data: there is no BTH.
+    /// Returns the bytes of an acknowledgement. In the authors' simulator, its telemetry is 14 bytes shorter than in data.
     pub(super) const fn acknowledgement(&self) -> u32 {
         let more = if !self.stamps() {
             0
@@ -481,7 +482,7 @@ impl Setup {
         self.conventions.acknowledgement + more
     }
 
-    /// Returns the time in ps that a flow takes alone on an idle network by the reference's rule: `base_rtt`, and all bytes without
+    /// Returns the time in ps that a flow takes alone on an idle network, as the reference computes it: `base_rtt`, and all bytes without
     /// telemetry at the rate of the slowest link.
     pub(super) fn alone(&self, flow: &Flow, base_rtt: u64, slowest: Rate) -> u64 {
         let packets = flow.bytes.div_ceil(u64::from(self.conventions.payload));

@@ -1,4 +1,4 @@
-//! A switch's buffer: shared by its ports, with a threshold that falls as the buffer fills, and PFC.
+//! A switch's buffer: its ports share it, with a threshold that falls as the buffer fills, and PFC.
 
 use super::setup::Pfc;
 
@@ -18,7 +18,7 @@ struct Ingress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     Yes,
-    /// Accepted; its sender must be paused.
+    /// Accepted; the switch must pause the sender.
     Pause,
     No,
 }
@@ -26,7 +26,7 @@ pub(super) enum Taken {
 pub(super) struct SharedBuffer {
     size: u64,
     used: u64,
-    /// Bytes used beyond the ports' reserves.
+    /// Bytes used in excess of the ports' reserves.
     shared: u64,
     pfc: Option<Pfc>,
     ports: Vec<Ingress>,
@@ -34,7 +34,7 @@ pub(super) struct SharedBuffer {
 }
 
 impl SharedBuffer {
-    /// Creates a buffer. `ports` has the headroom in bytes and the share of the free buffer of each port.
+    /// Creates a buffer. `ports` yields each port's headroom in bytes and its share of the free buffer.
     pub(super) fn new(size: u64, pfc: Option<Pfc>, ports: impl Iterator<Item = (u64, f64)>) -> Self {
         let port = |(headroom, share)| {
             let headroom = if pfc.is_some() { headroom } else { 0 };
@@ -77,12 +77,12 @@ impl SharedBuffer {
         Taken::Yes
     }
 
-    /// Forgets that the sender at `port` was paused, because its link failed.
+    /// Ends the pause of the sender at `port`, because its link failed.
     pub(super) fn resume(&mut self, port: usize) {
         self.ports[port].is_pausing = false;
     }
 
-    /// Frees the bytes of a packet that arrived by `port`; returns whether its sender may resume.
+    /// Frees the bytes of a packet that arrived at `port`; returns whether its sender may resume.
     pub(super) fn give_back(&mut self, port: usize, size: u64) -> bool {
         self.used -= size;
         let at = &mut self.ports[port];
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((buffer.used, buffer.shared), (0, 0));
     }
 
-    /// The authors' shares: an eighth for ports as fast as the hosts', half for four times that rate, at most all.
+    /// The authors' shares: 1/8 for ports of the hosts' rate, 1/2 for four times that rate, at most 1.
     #[test]
     fn a_faster_port_may_hold_more() {
         let host = cc::Rate::from_gbps(100);
@@ -132,7 +132,7 @@ mod tests {
             let mut buffer = SharedBuffer::new(1_000_000, Some(Pfc::default()), ports.into_iter());
             (0..1000).filter(|_| buffer.take(port, 1000) != Taken::No).count()
         };
-        // A share `s` of the free buffer is `s / (1 + s)` of the whole.
+        // A port with the share `s` of the free buffer holds at most `s / (1 + s)` of the whole.
         assert_eq!([0, 1].map(held), [114, 335]);
     }
 
@@ -143,7 +143,7 @@ mod tests {
         while buffer.take(0, 1000) == Taken::Yes {
             taken += 1;
         }
-        // The pause was sent with the last packet; ten more fit.
+        // The last packet caused the pause; ten more fit into the headroom.
         let more = (0..20).filter(|_| buffer.take(0, 1000) != Taken::No).count();
         assert!((9..=10).contains(&more), "{more}");
         let mut resumed = 0;

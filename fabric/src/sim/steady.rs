@@ -1,26 +1,26 @@
-//! The figures of a run as the reference states them.
+//! The figures of a run, defined as in the reference.
 
 use super::{Outcome, Row};
 use std::time::Duration;
 
-/// ns after the last start, and before the first end, that do not belong to the steady state.
+/// Time after the last start and before the first end that does not belong to the steady state, ns.
 const BEGIN: u64 = 100_000;
 const END: u64 = 5_000;
 
-/// The figures of a run with one bottleneck. The steady state is from 100 µs after the last start to 5 µs before the first end.
+/// The figures of a run with one bottleneck. The steady state lasts from 100 µs after the last start to 5 µs before the first end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
     /// Shortest, mean and longest completion time, µs.
     pub fct_us: [f64; 3],
     /// Rate of the bottleneck in the steady state, Gb/s on the wire.
     pub utilisation_gbps: f64,
-    /// Jain's index of the bytes acknowledged in the steady state, by flow.
+    /// Jain's index of the flows' bytes acknowledged in the steady state.
     pub jain: f64,
     /// Queue in the steady state: mean, 95th and 99th percentile, maximum, in bytes.
     pub queue: [f64; 4],
     /// Longest queue of the run, bytes.
     pub peak: f64,
-    /// Time from the queue's peak until it held two packets or less, µs; NaN if it never did.
+    /// Time from the queue's peak until it was at most two packets long, µs; NaN if it never was.
     pub drained_us: f64,
 }
 
@@ -49,8 +49,8 @@ impl Steady {
         "drain_to_2pkt_us",
     ];
 
-    /// Returns the figures of a run with a time series. `packet` is the size of a full packet on the wire, in bytes. `None` if no flow ended
-    /// or there was no steady state.
+    /// Returns the figures of a run with a time series. `packet` is the size of a full packet on the wire, in bytes. Returns `None` if no
+    /// flow ended or there was no steady state.
     #[must_use]
     pub fn of(outcome: &Outcome, packet: u64) -> Option<Self> {
         let micros = |time: Duration| time.as_nanos() as f64 / 1e3;

@@ -9,7 +9,7 @@ use thiserror::Error;
 /// A link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Link {
-    /// The nodes: hosts have the first numbers, from 0, then switches.
+    /// The nodes at both ends. Hosts have the first numbers, from 0; switches follow.
     pub ends: [usize; 2],
     /// Rate of each direction: whole Gb/s from 1 to 1000.
     pub rate: Rate,
@@ -20,14 +20,14 @@ pub struct Link {
 }
 
 impl Link {
-    /// Creates a link that loses nothing.
+    /// Creates a link without loss.
     #[must_use]
     pub const fn new(ends: [usize; 2], rate: Rate, delay: Duration) -> Self {
         Self { ends, rate, delay, loss: Probability::NEVER }
     }
 }
 
-/// The reason why links are no topology.
+/// The reason why links do not form a topology.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 pub enum GraphError {
@@ -69,7 +69,7 @@ impl Topology {
         Self { hosts, switches: 2, links }
     }
 
-    /// Creates a line of `switches` switches with `each` hosts on every one.
+    /// Creates a line of `switches` switches with `each` hosts per switch.
     #[must_use]
     pub fn parking_lot(switches: usize, each: usize, rate: Rate, delay: Duration) -> Self {
         let hosts = switches * each;
@@ -79,7 +79,7 @@ impl Topology {
         Self { hosts, switches, links }
     }
 
-    /// Creates `leaves` switches with `each` hosts, every one linked to all of `spines` switches by links of rate `uplink`.
+    /// Creates `leaves` switches with `each` hosts per switch. Links of rate `uplink` connect each of them to all `spines` switches.
     #[must_use]
     pub fn leaf_spine(
         leaves: usize,
@@ -99,8 +99,8 @@ impl Topology {
         Self { hosts, switches: leaves + spines, links }
     }
 
-    /// Creates two hosts, each on its own switch, and a path of rate `fabric` between the switches for each of `detours`, with that additional
-    /// delay.
+    /// Creates two hosts, each on its own switch, and one path per element of `detours` between the switches. Its links have the rate
+    /// `fabric`, and the element is its additional delay.
     #[must_use]
     pub fn unequal_paths(rate: Rate, fabric: Rate, delay: Duration, detours: &[Duration]) -> Self {
         let mut links: Vec<_> = (0..2).map(|host| Link::new([host, 2 + host], rate, delay)).collect();
@@ -112,7 +112,7 @@ impl Topology {
     }
 
     /// Creates the fat tree of HPCC's authors: 5 pods of 4 top-of-rack and 4 aggregation switches, 16 core switches, 16 hosts per rack. The
-    /// 320 hosts have links of `rate`; links between switches have `fabric`.
+    /// links of the 320 hosts have the rate `rate`; links between switches have the rate `fabric`.
     #[must_use]
     pub fn fat_tree(rate: Rate, fabric: Rate, delay: Duration) -> Self {
         const PODS: usize = 5;
@@ -137,7 +137,7 @@ impl Topology {
     /// Creates `hosts` hosts and `switches` switches with these links. Several links may connect the same two switches.
     ///
     /// # Errors
-    /// Returns a [`GraphError`] unless each host has one link, to a switch, and each node has a path to each other.
+    /// Returns a [`GraphError`] unless each host has one link, which leads to a switch, and paths connect all nodes.
     pub fn graph(hosts: usize, switches: usize, links: Vec<Link>) -> Result<Self, GraphError> {
         if hosts == 0 {
             return Err(GraphError::NoHost);
@@ -188,13 +188,13 @@ impl Topology {
         &self.links
     }
 
-    /// Returns the index of the first link that connects these nodes, if there is one.
+    /// Returns the index of the first link between these nodes, if there is one.
     #[must_use]
     pub fn link_between(&self, a: usize, b: usize) -> Option<usize> {
         self.links.iter().position(|link| link.ends == [a, b] || link.ends == [b, a])
     }
 
-    /// Returns the topology without the links for which `is_down` holds, given their indices.
+    /// Returns the topology without the links for which `is_down`, called with their indices, returns true.
     pub(super) fn without(&self, is_down: impl Fn(usize) -> bool) -> Self {
         let links = self.links.iter().enumerate().filter(|(index, _)| !is_down(*index));
         Self { links: links.map(|(_, link)| *link).collect(), ..*self }
@@ -204,8 +204,8 @@ impl Topology {
         self.links.iter().map(|link| link.rate)
     }
 
-    /// Returns the share of flows between random hosts that pass a link from the first to the second of two nodes, if switches divide them
-    /// equally among the shortest paths. 0 if there is no such link.
+    /// Returns the share of flows between random hosts that pass a link from the first to the second of two nodes, if switches divide flows
+    /// equally among the shortest paths. Returns 0 if there is no such link.
     #[must_use]
     pub fn share_of_flows(&self, [from, to]: [usize; 2]) -> f64 {
         let neighbours = self.neighbours();
@@ -215,7 +215,7 @@ impl Topology {
             let far = |node: usize| distances[node].unwrap_or(0);
             let mut nodes: Vec<usize> = (0..self.nodes()).filter(|&node| far(node) > 0).collect();
             nodes.sort_by_key(|&node| std::cmp::Reverse(far(node)));
-            // Flows of one from each host.
+            // Each host sends one flow.
             let mut flows: Vec<f64> =
                 (0..self.nodes()).map(|node| f64::from(u8::from(node < self.hosts))).collect();
             for node in nodes {
@@ -240,7 +240,7 @@ impl Topology {
         neighbours
     }
 
-    /// Returns the hops from every node to `host`; `None` if there is no path. Hosts forward nothing.
+    /// Returns the hops from every node to `host`; `None` if there is no path. Hosts do not forward.
     pub(super) fn distances(&self, host: usize) -> Vec<Option<u32>> {
         let neighbours = self.neighbours();
         let mut distances = vec![None; self.nodes()];
@@ -274,7 +274,7 @@ mod tests {
         let tree = Topology::fat_tree(RATE, Rate::from_gbps(400), DELAY);
         assert_eq!((tree.hosts(), tree.switches()), (320, 56));
         assert_eq!(tree.links().len(), 320 + 80 + 80);
-        // In a rack, in a pod, and across pods.
+        // In the same rack, in the same pod, and across pods.
         assert_eq!((far(&tree, 0, 15), far(&tree, 0, 16), far(&tree, 0, 319)), (2, 4, 6));
     }
 
@@ -305,14 +305,14 @@ mod tests {
     fn random_flows_divide_among_the_shortest_paths() {
         let near =
             |share: f64, expected: f64| assert!((share - expected).abs() < 1e-9, "{share}, not {expected}");
-        // Each host sends a quarter of all flows. Of those to the other leaf, two thirds, half pass each spine.
+        // Each host sends a quarter of all flows. Two thirds of a host's flows are to the other leaf; half of these pass each spine.
         let leaves = Topology::leaf_spine(2, 2, 2, RATE, RATE, DELAY);
         near(leaves.share_of_flows([0, 4]), 0.25);
         near(leaves.share_of_flows([4, 0]), 0.25);
         near(leaves.share_of_flows([4, 6]), 0.5 * 2.0 / 3.0 / 2.0);
         near(leaves.share_of_flows([6, 5]), 0.5 * 2.0 / 3.0 / 2.0);
         near(leaves.share_of_flows([6, 7]), 0.0);
-        // Of four hosts in a line, the link in the middle is passed by those of the left half to the right half.
+        // Of four hosts in a line, the middle link carries the flows from the left half to the right half.
         near(Topology::parking_lot(4, 1, RATE, DELAY).share_of_flows([5, 6]), 4.0 / 12.0);
     }
 

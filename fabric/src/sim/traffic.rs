@@ -1,4 +1,4 @@
-//! Random flows: Poisson or bursty arrivals with sizes from a distribution, and incasts on top.
+//! Random flows: Poisson or bursty arrivals with sizes from a distribution, and additional incasts.
 
 use super::setup::Flow;
 use crate::random::Random;
@@ -8,13 +8,13 @@ use std::time::Duration;
 /// The distribution of flow lengths.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SizeDistribution {
-    /// Bytes, and the share of flows of at most that size; linear in between.
+    /// Bytes, and the share of flows of at most that size. The share is linear between points.
     points: Vec<(f64, f64)>,
 }
 
 impl SizeDistribution {
-    /// Creates a distribution from sizes in bytes and shares of flows of at most that size. `None` unless both increase and the last share
-    /// is 1.
+    /// Creates a distribution from sizes in bytes and shares of flows of at most that size. Returns `None` if sizes or shares decrease, or
+    /// the last share is not 1.
     #[must_use]
     pub fn new(points: &[(u64, f64)]) -> Option<Self> {
         let rises = points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1);
@@ -23,7 +23,7 @@ impl SizeDistribution {
         (rises && ends).then_some(Self { points })
     }
 
-    /// Returns the sizes of a web search back end (DCTCP paper): median 73 kB, mean 1.7 MB.
+    /// Returns the flow sizes of web search (DCTCP paper): median 73 kB, mean 1.7 MB.
     #[must_use]
     pub fn web_search() -> Self {
         Self::of(&[
@@ -42,7 +42,7 @@ impl SizeDistribution {
         ])
     }
 
-    /// Returns the sizes of a Hadoop cluster (FB_Hadoop of the HPCC paper): median 1.1 kB, up to 10 MB.
+    /// Returns the flow sizes of a Hadoop cluster (FB_Hadoop of the HPCC paper): median 1.1 kB, up to 10 MB.
     #[must_use]
     pub fn fb_hadoop() -> Self {
         Self::of(&[
@@ -92,7 +92,7 @@ impl SizeDistribution {
     }
 }
 
-/// Incasts: at random times, many hosts send to one at once.
+/// Incasts: at random times, many hosts send to one host at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Incast {
     /// Senders per incast.
@@ -103,16 +103,16 @@ pub struct Incast {
     pub load: f64,
 }
 
-/// When random flows begin.
+/// The start times of random flows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Arrivals {
     /// Mean share of every host's link that the flows use.
     pub load: f64,
-    /// Number of flows that a host begins at once, at least 1. Bursts begin as a Poisson process.
+    /// Number of flows that a host begins at once, at least 1. Bursts arrive as a Poisson process.
     pub burst: u32,
     /// Flows begin within this time.
     pub time: Duration,
-    /// Incasts in addition.
+    /// Additional incasts.
     pub incast: Option<Incast>,
 }
 
@@ -120,13 +120,13 @@ fn share(random: &mut Random) -> f64 {
     ((random.next() >> 11) + 1) as f64 / (1_u64 << 53) as f64
 }
 
-/// Returns the time to the next arrival of a Poisson process with this mean. The logarithm is the only function whose rounding may
+/// Returns the time to the next arrival of a Poisson process with this mean. The logarithm is the only function here whose rounding may
 /// differ between machines.
 fn gap(random: &mut Random, mean: f64) -> f64 {
     -share(random).ln() * mean
 }
 
-/// Returns flows between `hosts` hosts that start within `time` and load each host's link of `rate` to `load`, and `incast` on top.
+/// Returns flows between `hosts` hosts that start within `time` and load each host's link of `rate` to `load`, and the flows of `incast`.
 #[must_use]
 pub fn poisson(
     hosts: u32,

@@ -1,4 +1,4 @@
-//! The programs of the soak test: what they post and poll.
+//! The programs of the soak test, which post requests and poll completions.
 
 use super::connection::{Area, Connection, DEPTH, Host, QUEUE_KEY, SUM, SWAPPED};
 use super::ledger::{Asked, rule};
@@ -32,7 +32,7 @@ impl Wish {
 }
 
 impl Connection {
-    /// Posts the next send request, if there is a place for it.
+    /// Posts the next send request, if a place for it is left.
     pub(super) fn ask(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
         let index = self.sides[side].ledger.asked.len();
         if self.is_gone(side) || index >= self.places || !self.talk.asks(side) {
@@ -53,7 +53,7 @@ impl Connection {
     fn ask_for(&mut self, now: u64, side: usize, kind: u64, hosts: &mut [Host]) -> Result<(), String> {
         let host = &mut hosts[self.sides[side].host];
         let Wish { mut request, kind, length, consumes, finds, returns } = self.wish(side, kind, host);
-        // Bind and local invalidate need a completion, because the model of the window follows them.
+        // Bind and local invalidate need a completion, from which the model of the window derives its state.
         let is_local = matches!(kind, CompletionOpcode::Bind | CompletionOpcode::LocalInvalidate);
         let signalled = self.random.below(3) > 0 || is_local;
         request.signalled = signalled;
@@ -79,7 +79,7 @@ impl Connection {
             11 => self.return_wish(side, length, host),
             _ => None,
         };
-        // Without a window in the right state, a message is sent.
+        // Without a window in the required state, the request is a message.
         special.unwrap_or_else(|| self.message_wish(side, kind, length, host))
     }
 
@@ -186,7 +186,7 @@ impl Connection {
         }
         let length = self.place() as u32;
         let into = self.offset(side, Area::Received, index);
-        // A datagram's global header must be in one element.
+        // One element must hold a datagram's global header.
         let pieces = match self.talk.service {
             Service::Ud => vec![self.sge(side, into, length)],
             Service::Rc | Service::Uc | Service::Xrc | Service::Raw => self.pieces(side, into, length),

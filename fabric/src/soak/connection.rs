@@ -22,9 +22,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 pub(super) const QUEUE_KEY: u32 = 0x11;
-/// Send requests and receives per queue pair.
+/// Depth of send and receive queues.
 pub(super) const DEPTH: u32 = 64;
-/// Offsets of the words that the peer's atomics change: FETCH_ADD's and COMPARE_SWAP's.
+/// Offsets of the words that the peer's FETCH_ADDs and COMPARE_SWAPs change.
 pub(super) const SUM: u64 = 0;
 pub(super) const SWAPPED: u64 = 8;
 const AREAS: u64 = 64;
@@ -33,7 +33,7 @@ fn rights() -> Access {
     Access::ALL | Access::REMOTE_FLUSH
 }
 
-/// The areas of a side's memory. Each has a place for every request.
+/// The areas of a side's memory. Each has one place per request.
 #[derive(Clone, Copy)]
 pub(super) enum Area {
     /// Data of this side's SENDs and WRITEs.
@@ -51,7 +51,7 @@ pub(super) enum Area {
 pub(super) struct Host {
     pub(super) cores: Cores,
     pub(super) ram: Ram,
-    /// Contents of the memory at the start.
+    /// Initial contents of the memory.
     pub(super) before: Vec<u8>,
     pd: PdId,
     pub(super) free_at: u64,
@@ -78,9 +78,9 @@ pub(super) struct Side {
     pub(super) repeats: Repeats,
     pub(super) fate: Option<Fate>,
     pub(super) is_deregistered: bool,
-    /// Contents of its memory when it was deregistered.
+    /// Contents of the side's memory at its deregistration.
     pub(super) frozen: Vec<u8>,
-    /// Offset of its memory in its host's.
+    /// Offset of the side's memory in its host's memory.
     base: u64,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Connection {
     pub(super) talk: Talk,
     pub(super) sides: [Side; 2],
     pub(super) random: Random,
-    /// Frames harmed by faults; each may cost a retry without progress.
+    /// Frames affected by faults; each may cost a retry without progress.
     pub(super) excuses: u32,
     pub(super) is_cut: bool,
     /// Bytes per place, and places per area.
@@ -97,13 +97,13 @@ pub(super) struct Connection {
 }
 
 impl Talk {
-    /// Returns the places per area: the requests, the two last messages, and spare receives.
+    /// Returns the places per area: one per request, two for the last messages, and the rest for spare receives.
     fn places(&self) -> usize {
         self.requests[0].max(self.requests[1]) + 12
     }
 
     const fn place(&self) -> u64 {
-        // A datagram follows a header of 40 bytes.
+        // A datagram follows a global header of 40 bytes.
         ((self.longest + 48 + 7) & !7) as u64
     }
 
@@ -170,7 +170,6 @@ impl Host {
                 },
             )?,
         };
-        // Atomics start at 0.
         self.ram.0[base as usize..(base + AREAS) as usize].fill(0);
         Ok(Side {
             host,
@@ -216,7 +215,7 @@ impl Host {
 }
 
 impl Connection {
-    /// Creates and connects both ends. `used` is the memory in use on each host, in bytes.
+    /// Creates and connects both ends. `used` is the memory in use per host, in bytes.
     pub(super) fn new(
         talk: &Talk,
         plan: &Plan,
@@ -306,7 +305,7 @@ impl Connection {
         Sge { address: BASE + offset, length, lkey: self.sides[side].region.lkey }
     }
 
-    /// Returns whether no request can be posted any more.
+    /// Returns whether the side can no longer post requests.
     pub(super) const fn is_gone(&self, side: usize) -> bool {
         matches!(self.sides[side].fate, Some(Fate::Destroyed | Fate::Reset | Fate::HostDies))
     }

@@ -1,7 +1,8 @@
 //! The cores of a host and its NIC.
 //!
-//! As in `datapath`, core 0 owns the NIC or each core has a queue of it, frames pass between cores through the rings of `CoreGroup`, all cores
-//! create the same shared objects, and a queue pair lives on one core. All cores run in one thread, in an order drawn from the seed.
+//! As in `datapath`, either core 0 owns the NIC, or each core has a queue of it. Frames pass between cores through the rings of
+//! `CoreGroup`. All cores create the same shared objects, but a queue pair exists on one core. All cores run in one thread, in an order
+//! drawn from the seed.
 
 use super::ledger::rule;
 use super::memory::{Buffer, Ram};
@@ -34,8 +35,8 @@ impl Ring {
     }
 }
 
-/// A host's NIC as one of its cores sees it. It has one queue, core 0's, or one per core. Steering is by QPN, as with Linux's sockets, or by
-/// UDP source port, as with RSS.
+/// A host's NIC, as one of its cores accesses it. It has one queue, which core 0 polls, or one per core. Steering is by QPN, as with
+/// Linux's sockets, or by UDP source port, as with RSS.
 #[derive(Clone)]
 pub(super) struct Card {
     received: Arc<[Ring]>,
@@ -82,20 +83,20 @@ impl PacketIo for Card {
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
     pub(super) port: PortAccess<Card>,
-    /// Frames that did not fit the ring to core 0.
+    /// Frames that did not fit in the ring to core 0.
     waiting: Burst<Buffer>,
     pub(super) wake: Option<u64>,
     pub(super) paused_until: u64,
 }
 
 impl Core {
-    /// Returns a buffer to send with, unless core 0 is behind with the core's frames.
+    /// Returns a buffer for a frame to send; `None` while frames of this core do not fit in the ring to core 0.
     pub(super) fn alloc(&mut self) -> Option<Buffer> {
         self.port.transmit(&mut self.waiting);
         if self.waiting.is_empty() { self.port.alloc() } else { None }
     }
 
-    /// Returns whether the core has more to do once others have done their part.
+    /// Returns whether the core has frames or work that depends on another core.
     pub(super) fn waits(&self) -> bool {
         !self.waiting.is_empty() || self.endpoint.may_transmit() || self.port.has_outgoing()
     }
@@ -105,7 +106,7 @@ impl Core {
         self.port.transmit(&mut self.waiting);
     }
 
-    /// Sends the next frame of another core to the NIC. Returns whether there was one.
+    /// Sends the next frame that another core passed to core 0. Returns whether there was one.
     pub(super) fn forward(&mut self) -> bool {
         let frame = self.port.next_outgoing();
         let any = frame.is_some();
@@ -122,7 +123,7 @@ pub(super) struct Cores {
 
 impl Cores {
     pub(super) fn new(host: usize, count: u8, config: EndpointConfig, alive: &Arc<AtomicUsize>) -> Self {
-        // The seed decides on the number of queues and the steering.
+        // The seed determines the number of queues and the steering.
         let queues = if config.seed[0] & 1 == 1 { count } else { 1 };
         let hashes = config.seed[0] & 2 == 2;
         let received = (0..queues).map(|_| Ring::default()).collect();
@@ -156,7 +157,7 @@ impl Cores {
         self.all.len() as u8
     }
 
-    /// Runs a command on all cores, whose results must be equal.
+    /// Runs a command on all cores. Panics if the results differ.
     pub(super) fn on_all<R: PartialEq + Debug>(&mut self, mut command: impl FnMut(&mut Endpoint) -> R) -> R {
         let mut answers = self.all.iter_mut().map(|core| command(&mut core.endpoint));
         let first = answers.next().expect("a host has a core");
@@ -164,7 +165,7 @@ impl Cores {
         first
     }
 
-    /// Puts a frame into a receive ring of at most `most` frames. Returns the ring's core; `None` if the ring is full.
+    /// Adds a frame to a receive ring of at most `most` frames. Returns the ring's core; `None` if the ring is full.
     pub(super) fn arrives(&mut self, frame: Buffer, most: usize) -> Option<usize> {
         let rings = &self.card.received;
         let core = match rings.len() {
@@ -194,7 +195,7 @@ impl Cores {
         self.card.received.iter().for_each(|ring| ring.get().clear());
     }
 
-    /// Handles the received frames of `core` and runs its timers. Returns whether there were frames, and whether some were forwarded.
+    /// Processes the received frames of `core` and runs its timers. Returns whether it received frames, and whether it forwarded any.
     pub(super) fn take_in(&mut self, core: usize, ram: &mut Ram, now: Instant) -> (bool, bool) {
         let Core { port, endpoint, .. } = &mut self.all[core];
         let (mut frames, before) = (Burst::new(), port.forwarded().frames);
@@ -211,7 +212,8 @@ impl Cores {
         (any, distributed)
     }
 
-    /// Frees the rings between the cores with all buffers. Fails if frames are left on a live host. Returns the counts of forwarded frames.
+    /// Frees the rings between the cores with all buffers, and returns the counts of forwarded frames. Fails if a live host has frames
+    /// left.
     pub(super) fn close(&mut self, is_dead: bool) -> Result<Forwarded, String> {
         self.clear();
         let forwarded = self.all[0].port.forwarded();

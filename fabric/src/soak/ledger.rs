@@ -1,4 +1,4 @@
-//! The requests of one side, and the completions allowed for them.
+//! The requests of one side, and checks of their completions.
 
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 use roce::wire::Service;
@@ -8,11 +8,11 @@ pub(super) struct Asked {
     pub(super) kind: CompletionOpcode,
     pub(super) length: u32,
     pub(super) signalled: bool,
-    /// The peer's receive that the message must consume; only on reliable connections.
+    /// The peer's receive that the message must consume. Known only on reliable connections.
     pub(super) receive: Option<usize>,
-    /// The value that an atomic must return.
+    /// The original value that an atomic must return.
     pub(super) finds: u64,
-    /// Whether the request invalidates the peer's window; then it carries no immediate.
+    /// Whether the request invalidates the peer's window. It then has no immediate data.
     pub(super) returns: bool,
 }
 
@@ -25,15 +25,15 @@ pub(super) struct Ledger {
     pub(super) done: usize,
     /// Status of the first failed request.
     pub(super) failed: Option<CompletionStatus>,
-    /// Receives posted, and receives completed.
+    /// Numbers of receives posted and completed.
     pub(super) receives: usize,
     pub(super) received: usize,
-    /// Message number by completed receive.
+    /// Per completed receive: number of its message.
     pub(super) brought: Vec<usize>,
     pub(super) receive_failed: Option<CompletionStatus>,
-    /// Number of messages posted that consume a receive at the peer.
+    /// Number of posted messages that consume a receive of the peer.
     pub(super) consuming: usize,
-    /// Expected values of the words at the peer.
+    /// Expected values of the words that FETCH_ADD and COMPARE_SWAP change at the peer.
     pub(super) added: u64,
     pub(super) swapped: u64,
 }
@@ -44,7 +44,7 @@ pub(super) fn rule(holds: bool, why: impl FnOnce() -> String) -> Result<(), Stri
 }
 
 impl Ledger {
-    /// Checks a send completion: of the next request, or of a later one if those between were not signalled.
+    /// Checks a send completion. It must be of the next request, or of a later one if the requests between were unsignalled.
     pub(super) fn on_sent(&mut self, completion: &Completion) -> Result<(), String> {
         let (index, status) = (completion.id as usize, completion.status);
         rule(index >= self.ended, || format!("request {index} completed twice, or out of order"))?;
@@ -74,7 +74,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks a receive completion, which must be the next one's. `asked` is the peer's requests. Returns the message's number.
+    /// Checks a receive completion, which must be of the next receive. `asked` has the peer's requests. Returns the message's number.
     pub(super) fn on_received(
         &mut self,
         completion: &Completion,
@@ -106,7 +106,7 @@ impl Ledger {
             CompletionOpcode::Write => CompletionOpcode::RecvWithWrite,
             _ => CompletionOpcode::Recv,
         };
-        // A datagram follows its global header.
+        // A datagram follows a global header of 40 bytes.
         let length = message.length + if service == Service::Ud { 40 } else { 0 };
         let told = (completion.opcode, completion.length);
         rule(told == (expected, length), || format!("receive {index}: {told:?} of {message:?}"))?;

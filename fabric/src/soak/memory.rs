@@ -49,7 +49,7 @@ impl Memory for Ram {
     }
 }
 
-/// A frame buffer. `alive` counts buffers, so that leaks are found.
+/// A frame buffer. `alive` counts buffers, so that the test detects leaks.
 pub(super) struct Buffer {
     bytes: Vec<u8>,
     capacity: usize,

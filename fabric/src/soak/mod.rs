@@ -1,10 +1,10 @@
-//! A soak test: endpoints and switches in virtual time under every fault, with all decisions from a seed.
+//! A soak test: endpoints and switches in virtual time with all kinds of faults. A seed determines all decisions.
 //!
 //! A seed and the number of cores per host determine hosts, topology, connections of every service, their requests, and the faults. While
-//! faults occur, the test looks for wrong bytes, completions twice or out of order, and more bytes in flight than the window. Then
-//! the faults stop: everything alive must finish, every buffer must be freed, and every endpoint must become silent.
+//! faults occur, the test checks for wrong bytes, duplicate or reordered completions, and more bytes in flight than the window. Then the
+//! faults stop: all live connections must finish, all buffers must be freed, and all endpoints must become idle.
 //!
-//! A run that breaks a rule is reduced while it still breaks one. The smallest run is reported with its frames.
+//! A run that breaks a rule is reduced while the reduced run still breaks one. The report has the smallest run with its frames.
 
 mod asking;
 mod connection;
@@ -25,17 +25,17 @@ pub use reached::Reached;
 use plan::Plan;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Seeds that once broke a rule: one per line, followed by what it found. Lines that start with # are comments.
+/// Seeds that broke a rule in the past: one per line, followed by a description. Lines that start with # are comments.
 pub const SEEDS: &str = include_str!("../../soak/seeds.txt");
 
-/// A frame as its host sent it, and the fault that it met.
+/// A frame as its host sent it, and the fault that affected it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Captured {
     /// Virtual time, ns.
     pub at: u64,
     /// The frame, unchanged.
     pub frame: Vec<u8>,
-    /// The fault on its first link; empty if none.
+    /// Fault on the frame's first link; empty if none.
     pub harm: &'static str,
 }
 
@@ -44,18 +44,18 @@ pub struct Captured {
 pub struct Broken {
     /// The seed.
     pub seed: u64,
-    /// The broken rule, and what was observed.
+    /// The broken rule, and the observation.
     pub why: String,
     /// The smallest plan that still breaks a rule.
     pub smallest: String,
-    /// The frames of that run.
+    /// The frames of the smallest run.
     pub frames: Vec<Captured>,
 }
 
-/// Runs one seed on hosts with `cores` cores each, 1 to 16; returns how often each rare path was taken.
+/// Runs one seed on hosts with `cores` cores each, 1 to 16. Returns how often each rare path was taken.
 ///
 /// # Errors
-/// Returns the broken rule and the smallest failing run that was found.
+/// Returns the broken rule and the smallest failing run that the search found.
 pub fn run(seed: u64, cores: u8) -> Result<Reached, Box<Broken>> {
     let plan = Plan { cores_per_host: cores, ..Plan::draw(seed) };
     attempt(&plan, false).0.map_err(|why| {
@@ -64,7 +64,7 @@ pub fn run(seed: u64, cores: u8) -> Result<Reached, Box<Broken>> {
     })
 }
 
-/// Runs a plan; a panic counts as a broken rule.
+/// Runs a plan. A panic counts as a broken rule.
 fn attempt(plan: &Plan, capture: bool) -> (Result<Reached, String>, Vec<Captured>) {
     let mut frames = Vec::new();
     let ran = catch_unwind(AssertUnwindSafe(|| world::run(plan, capture.then_some(&mut frames))));

@@ -19,9 +19,9 @@ pub(super) enum Event {
     Leave(usize),
     /// A core of a host takes a turn.
     Turn(usize, usize),
-    /// The program at one side of a connection runs.
+    /// The program at one side of a connection posts and polls.
     Look(usize, usize),
-    /// A connection meets its fate.
+    /// The fate of a connection occurs.
     Fate(usize),
 }
 
@@ -50,7 +50,7 @@ pub(super) const fn mac(host: usize) -> Mac {
     Mac([2, 0, 0, 0, 1, host as u8])
 }
 
-/// Returns the path of a frame, 0 to 3, by its UDP source port.
+/// Returns the path of a frame, 0 to 3, from its UDP source port.
 fn path_of(frame: &[u8]) -> u64 {
     const IPV6: [u8; 2] = [0x86, 0xdd];
     let udp = if frame.get(12..14) == Some(&IPV6) { 54 } else { 34 };
@@ -102,7 +102,7 @@ impl<'c> Network<'c> {
         Ok(network)
     }
 
-    /// Teaches every switch the port of `host`, by frames that are not forwarded.
+    /// Enters the port of `host` in every switch's table, by frames that switches do not forward.
     fn introduce(&mut self, host: usize) {
         let mut word = [0; 60];
         word[..6].copy_from_slice(&[0x01, 0x80, 0xc2, 0, 0, 0x0e]);
@@ -138,7 +138,7 @@ impl<'c> Network<'c> {
         self.detours.dark = None;
     }
 
-    /// Sends a frame from `host`. Returns the fault that it meets; empty if none.
+    /// Sends a frame from `host`. Returns the fault that affects it; empty if none.
     pub(super) fn send(
         &mut self,
         now: u64,
@@ -174,7 +174,7 @@ impl<'c> Network<'c> {
         }
         let mut buffer = Buffer::new(frame, &self.alive);
         if flipped {
-            // The flip spares the Ethernet header, which only the FCS would protect.
+            // The flip excludes the Ethernet header, which only the FCS would protect.
             let bit = self.random.below((frame.len() as u64 - 14) * 8);
             buffer[14 + (bit / 8) as usize] ^= 1 << (bit % 8);
         }

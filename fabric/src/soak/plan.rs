@@ -16,24 +16,24 @@ pub(super) struct Faults {
     pub(super) flip: u64,
 }
 
-/// Four paths between any two hosts, chosen by UDP source port.
+/// Four paths between any two hosts, selected by UDP source port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Detours {
-    /// Additional delay of each path against the one before, ns.
+    /// Additional delay of each path compared with the previous path, ns.
     pub(super) step: u64,
-    /// Start and length, in ns, of a time in which path 1 loses every frame.
+    /// Start and length, in ns, of a period in which path 1 loses every frame.
     pub(super) dark: Option<(u64, u64)>,
 }
 
-/// The faults of a host's cores, per mille of their turns.
+/// The faults of a host's cores. Probabilities are per turn, in per mille.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Core {
-    /// Frames that the receive ring holds.
+    /// Capacity of the receive ring, in frames.
     pub(super) ring: usize,
-    /// Pauses of the core, of up to `pause` ns.
+    /// Probability of a pause of the core, and its maximum length in ns.
     pub(super) pauses: u64,
     pub(super) pause: u64,
-    /// Turns without a buffer to send with.
+    /// Probability of a turn without send buffers.
     pub(super) dry: u64,
 }
 
@@ -41,22 +41,22 @@ pub(super) struct Core {
 pub(super) enum Shape {
     /// All hosts at one switch.
     Star,
-    /// Two switches with a link between them, hosts on both.
+    /// Two switches with a link between them, and hosts at both.
     Dumbbell,
 }
 
-/// How one side of a connection is harmed.
+/// An event that disturbs one side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Destroyed,
     Failed,
     Reset,
     Deregistered,
-    /// The host is switched off.
+    /// The host stops without notice.
     HostDies,
-    /// All frames of the connection are lost from now on.
+    /// The network loses all later frames of the connection.
     Cut,
-    /// Drained and later resumed, which must cause no error.
+    /// The send queue is drained and later resumed, which must cause no error.
     Drained,
 }
 
@@ -73,10 +73,10 @@ pub(super) struct Talk {
     pub(super) reads: u8,
     pub(super) completions: u32,
     pub(super) shared_receives: bool,
-    /// Requests by side, and bytes of the longest.
+    /// Number of requests per side, and bytes of the longest.
     pub(super) requests: [usize; 2],
     pub(super) longest: u32,
-    /// Earliest time of receives, ns.
+    /// Earliest time at which receives are posted, ns.
     pub(super) receives_late: u64,
     /// Side, time in ns, and fate.
     pub(super) fate: Option<(usize, u64, Fate)>,
@@ -100,7 +100,7 @@ pub(super) struct Plan {
     pub(super) seed: u64,
 }
 
-/// ACK timeout of 2 ms, far above any round trip here.
+/// ACK timeout of 2 ms, much longer than any round trip here.
 pub(super) const PATIENT: u8 = 9;
 
 fn pick<T: Clone>(random: &mut Random, of: &[T]) -> T {
@@ -236,7 +236,7 @@ impl Talk {
             fate: (random.below(5) == 0).then_some((side, when, fate)),
             seed: random.next(),
         };
-        // Drawn from `talk.seed`, so that recorded seeds keep their meaning.
+        // From `talk.seed` instead of `random`, so that recorded seeds still produce the same runs.
         let windows = matches!(talk.congestion.algorithm, CongestionAlgorithm::HpccReceiver(_));
         if !talk.is_selective() && is_reliable(service) && talk.seed & 1 == 1 {
             talk.loss_recovery = LossRecovery::Offered;
@@ -245,7 +245,7 @@ impl Talk {
             let (count, interval) = (2 + (talk.seed >> 1) as u8 % 7, Duration::from_nanos(8 * delay));
             talk.congestion.paths = Some(PathChoice { count, interval, spray: true });
             if talk.congestion.in_band.is_some() {
-                // Telemetry in acknowledgements would be that of another path.
+                // An acknowledgement would report telemetry of another path.
                 talk.congestion.reverse = Reverse::Notification;
             }
         }
@@ -279,7 +279,7 @@ fn congestion(random: &mut Random, rate: Rate, base_rtt: Duration, service: Serv
         probe_interval: probes.then_some(base_rtt),
         in_band,
         reverse,
-        // Not drawn, so that recorded seeds keep their meaning.
+        // Not random, so that recorded seeds still produce the same runs.
         all_hops: in_band.is_some() && reverse == Reverse::Ack,
         ratio_only: telemetry && random.below(8) == 0,
         upgrade,

@@ -4,20 +4,20 @@ use roce::qp::CompletionStatus;
 use roce::{Counters, Discard};
 use std::collections::BTreeMap;
 
-/// How often each rare path was taken, by name.
+/// The number of times that each rare path was taken, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     paths: BTreeMap<String, u64>,
 }
 
 impl Reached {
-    /// Returns the paths that a long soak must take but did not.
+    /// Returns the paths that a long soak must take and that this one did not.
     #[must_use]
     pub fn missing(&self) -> Vec<&'static str> {
         MUST.iter().copied().filter(|path| !self.paths.contains_key(*path)).collect()
     }
 
-    /// Returns each path with its count, by name.
+    /// Returns each path with its count, in the order of names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, u64)> {
         self.paths.iter().map(|(path, &count)| (path.as_str(), count))
     }
@@ -73,7 +73,7 @@ impl Reached {
     }
 }
 
-/// Paths that 10,000 seeds take dozens of times at least, by name.
+/// Paths that 10,000 seeds take at least dozens of times, by name.
 const MUST: &[&str] = &[
     "CNP",
     "CQ overflowed",

@@ -1,4 +1,4 @@
-//! Observes selective repeat by the frames of one side.
+//! Observes selective repeat in the frames of one side.
 
 use super::reached::Reached;
 use roce::Psn;
@@ -8,20 +8,20 @@ use std::collections::BTreeSet;
 
 #[derive(Default)]
 pub(super) struct Repeats {
-    /// PSN after the newest packet.
+    /// PSN after the highest PSN sent.
     next: Option<Psn>,
     /// Retransmitted packets.
     pub(super) count: u64,
-    /// Whether a packet was retransmitted since the newest one was sent.
+    /// Whether a packet was retransmitted since the last new packet.
     is_repeating: bool,
     /// First PSNs of READs.
     reads: BTreeSet<u32>,
-    /// The packet that this side reported missing, and the peer's retransmissions until then.
+    /// The packet that this side reported as missing, and the number of the peer's retransmissions before the report.
     missing: Option<(Psn, u64)>,
 }
 
 impl Repeats {
-    /// Observes a sent frame. `report` is that of the queue pair afterwards; `again` counts the peer's retransmissions.
+    /// Observes a sent frame. `report` describes the queue pair after it; `again` counts the peer's retransmissions.
     pub(super) fn on_frame(
         &mut self,
         header: &Header,

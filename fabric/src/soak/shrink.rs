@@ -6,7 +6,6 @@ use super::{Captured, attempt};
 /// Limit on the runs of a search.
 const ATTEMPTS: usize = 300;
 
-/// Faults to remove from links and cores.
 const FAULTS: [fn(&mut Faults) -> &mut u64; 4] =
     [|f| &mut f.loss, |f| &mut f.duplicate, |f| &mut f.late, |f| &mut f.flip];
 const AILS: [fn(&mut Core) -> &mut u64; 2] = [|c| &mut c.pauses, |c| &mut c.dry];
@@ -31,7 +30,7 @@ pub(super) fn smallest(plan: &Plan) -> (Plan, Vec<Captured>) {
     (best, frames)
 }
 
-/// Returns plans that are one step smaller, the largest steps first.
+/// Returns plans that are one step smaller, in descending order of the step.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let mut plans = Vec::new();
     let mut offer = |change: &dyn Fn(&mut Plan) -> bool| {

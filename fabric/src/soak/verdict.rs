@@ -1,4 +1,4 @@
-//! Rules about memory during a run, and about everything at its end.
+//! Checks of memory during a run, and of all state at its end.
 
 use super::connection::{Area, Connection, DEPTH, Host, SUM, SWAPPED};
 use super::ledger::rule;
@@ -6,17 +6,17 @@ use super::plan::{Fate, PATIENT};
 use roce::qp::{CompletionOpcode, CompletionStatus, State};
 use roce::wire::Service;
 
-/// Attempts after which a queue pair fails: the first and 7 retries.
+/// Attempts after which a queue pair fails: the first, and 7 retries.
 const ROUNDS: u32 = 8;
 
-/// Dropped frames: by switches and full rings in the whole run, and by switches since the last messages.
+/// Frames dropped by switches and full rings in the whole run, and by switches since the last messages.
 #[derive(Clone, Copy)]
 pub(super) struct Losses {
     pub(super) all: u64,
     pub(super) last: u64,
 }
 
-/// Checks the data of a side's request at its destination; `receive` is that of an unreliable SEND.
+/// Checks the data of a side's request at its destination. `receive` is the receive that an unreliable SEND consumed.
 pub(super) fn arrived(
     connection: &Connection,
     side: usize,
@@ -64,7 +64,7 @@ pub(super) fn arrived(
     }
 }
 
-/// Checks everything at the end of a run.
+/// Checks a connection at the end of a run.
 pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Result<(), String> {
     for side in 0..2 {
         if connection.is_gone(side) {
@@ -81,7 +81,7 @@ pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Re
         }
         let told = match state {
             Some(State::ReadyToSend) => alive(connection, side, hosts, losses.last),
-            // The sends failed; the queue pair still receives.
+            // The send queue failed; the queue pair still receives.
             Some(State::SendQueueError)
                 if !connection.talk.is_reliable() && connection.sides[side].is_deregistered =>
             {
@@ -95,7 +95,7 @@ pub(super) fn end(connection: &Connection, hosts: &[Host], losses: Losses) -> Re
     Ok(())
 }
 
-/// Checks that all requests succeeded. Unsignalled ones are known by the room in the send queue.
+/// Checks that all requests succeeded. The room in the send queue shows whether unsignalled requests have completed.
 fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Result<(), String> {
     let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
@@ -112,7 +112,7 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
         && hosts[peer.host].state(peer) == Some(State::ReadyToSend)
         && !hosts[peer.host].overflowed(peer);
     if !connection.talk.is_reliable() {
-        // Earlier messages may be lost, but those sent after the faults must arrive.
+        // Earlier messages may be lost, but messages sent after the faults must arrive.
         let last = ledger.asked.len().wrapping_sub(1);
         let heard = lost > 0 || !peer_lives || connection.is_cut || peer.ledger.brought.last() == Some(&last);
         return rule(heard, || format!("the last word {last} was not heard: {:?}", peer.ledger.brought));
@@ -130,12 +130,12 @@ fn alive(connection: &Connection, side: usize, hosts: &[Host], lost: u64) -> Res
     Ok(())
 }
 
-/// Returns the depth of a side's send queue; an XRC target has none.
+/// Returns the depth of a side's send queue; 0 for an XRC target.
 const fn depth(connection: &Connection, side: usize) -> u32 {
     if connection.talk.asks(side) { DEPTH } else { 0 }
 }
 
-/// Checks that a queue pair in the error state had a reason to fail, and flushed everything.
+/// Checks that a queue pair in the error state had a cause, and that its requests were flushed.
 fn dead(connection: &Connection, side: usize, hosts: &[Host], dropped: u64) -> Result<(), String> {
     let (ours, peer) = (&connection.sides[side], &connection.sides[1 - side]);
     let (ledger, host) = (&ours.ledger, &hosts[ours.host]);
@@ -181,7 +181,7 @@ fn tired(connection: &Connection, dropped: u64) -> bool {
     connection.is_cut || hasty || rnr || u64::from(connection.excuses) + dropped >= u64::from(ROUNDS)
 }
 
-/// Checks that no byte changed except by a request of the peer or of this side.
+/// Checks that only requests of the peer and of this side changed memory.
 fn untouched(connection: &Connection, side: usize, hosts: &[Host]) -> Result<(), String> {
     let peer = 1 - side;
     let ours = &connection.sides[side];

@@ -1,7 +1,7 @@
-//! Memory windows: each side has one of type 2, over the memory that its peer writes.
+//! Memory windows: each side has one window of type 2 over the memory that its peer writes.
 //!
-//! A side binds its window. The peer then may write with its rkey, and after those WRITEs invalidates it by a SEND with invalidate. If the
-//! peer did not write with it, the side itself may invalidate it. So no rkey is used after it may be invalid.
+//! A side binds its window. The peer may then write with its rkey, and invalidates it after those WRITEs by a SEND with invalidate. If the
+//! peer has not written with it, the side itself may invalidate it. Thus no request uses an rkey that may be invalid.
 
 use super::asking::Wish;
 use super::connection::{Area, Connection, Host};
@@ -17,9 +17,8 @@ pub(super) enum Window {
     Free,
     /// A posted request will bind or invalidate it.
     Pending,
-    /// Bound.
     Bound,
-    /// The peer wrote with its rkey.
+    /// The peer has written with its rkey.
     Used,
     /// A SEND of the peer will invalidate it.
     Returning,
@@ -54,7 +53,7 @@ impl Connection {
         Some(Wish { request, kind, length: 0, consumes: false, finds: 0, returns: false })
     }
 
-    /// Creates a SEND that invalidates the peer's window; `None` unless this side wrote with its rkey.
+    /// Creates a SEND that invalidates the peer's window; `None` unless this side has written with its rkey.
     pub(super) fn return_wish(&mut self, side: usize, length: u32, host: &Host) -> Option<Wish> {
         let peer = 1 - side;
         if self.sides[peer].window != Window::Used {
@@ -68,7 +67,7 @@ impl Connection {
         Some(Wish { request, kind: CompletionOpcode::Send, length, consumes: true, finds: 0, returns: true })
     }
 
-    /// Chooses the rkey of a WRITE: at random that of the peer's window, if it is bound.
+    /// Chooses the rkey of a WRITE: at random the rkey of the peer's window, if it is bound.
     pub(super) fn writes_by(&mut self, side: usize, remote: Remote) -> Remote {
         let peer = &mut self.sides[1 - side];
         if !matches!(peer.window, Window::Bound | Window::Used) || self.random.below(2) == 0 {
@@ -97,7 +96,7 @@ impl Connection {
         }
     }
 
-    /// Follows a received message, which may have invalidated the side's window.
+    /// Updates the side's window after a received message, which may have invalidated it.
     pub(super) fn follow_return(
         &mut self,
         side: usize,

@@ -1,4 +1,4 @@
-//! A run from its first request to its verdict.
+//! Executes a run, from its first request to the checks at its end.
 
 use super::Captured;
 use super::connection::{Connection, Host};
@@ -16,11 +16,11 @@ use roce::Qpn;
 use roce::qp::{Modify, State};
 use roce::wire::Header;
 
-/// Limit on the frames that wait for the NIC, in ns of transmission.
+/// Limit on the transmission time of the frames queued at the NIC, ns.
 const CARD: u64 = 5_000;
-/// Longest time from a frame in a ring between cores to the receiving core's turn, ns.
+/// Longest time from the addition of a frame to a ring between cores to the receiving core's turn, ns.
 const HAND_OVER: u64 = 300;
-/// Virtual time in which a run must finish after its faults have stopped, ns.
+/// Virtual time within which a run must finish after its faults have stopped, ns.
 const LIMIT: u64 = 5_000_000_000;
 /// Limit on the events of a run.
 const EVENTS: u64 = 4_000_000;
@@ -147,7 +147,7 @@ impl<'p, 'c> World<'p, 'c> {
         if host.is_dead || frame[..6] != mac(index).0 {
             return;
         }
-        // After the faults, rings are unlimited.
+        // After the faults, rings have no limit.
         let most = if self.healed { usize::MAX } else { self.plan.cores[index].ring };
         if let Some(core) = host.cores.arrives(frame, most) {
             if core > 0 {
@@ -177,7 +177,7 @@ impl<'p, 'c> World<'p, 'c> {
         }
     }
 
-    /// Wakes the cores that core 0 forwarded frames to, or core 0 after another core did.
+    /// Wakes the cores to which core 0 forwarded frames, or core 0 if another core did.
     fn wake_others(&mut self, index: usize, core: usize) {
         let others = if core == 0 { 1..self.hosts[index].cores.all.len() } else { 0..1 };
         for other in others {
@@ -228,7 +228,7 @@ impl<'p, 'c> World<'p, 'c> {
 
     fn transmit(&mut self, index: usize, core: usize) -> Result<(), String> {
         let mut frame = [0; LONGEST];
-        // Frames of other cores first, so that none of them starves.
+        // Frames of other cores have precedence, so that no core starves.
         for _ in 0..BURST / 2 {
             if !self.is_taken(index, core) || !self.hosts[index].cores.all[core].forward() {
                 break;
@@ -310,7 +310,7 @@ impl<'p, 'c> World<'p, 'c> {
         let harm = self.network.send(leaves, index, frame, cut, &mut self.reached);
         let (Some(header), Some((connection, side))) = (header, whose) else { return };
         let connection = &mut self.connections[connection];
-        // A duplicate costs no retry.
+        // A duplicate causes no retry.
         connection.excuses += u32::from(!matches!(harm, "" | "twice"));
         if let Header::SelectiveOffer { accepts: true, .. } = header {
             self.reached.once("offer: accepted");
@@ -325,7 +325,7 @@ impl<'p, 'c> World<'p, 'c> {
         }
     }
 
-    /// Returns the connection of `host` whose other end is `to`, and the side that `host` has.
+    /// Returns the connection of `host` whose other end is `to`, and the side that is on `host`.
     fn whose(&self, host: usize, to: Qpn) -> Option<(usize, usize)> {
         let far =
             |&&(connection, side): &&(usize, usize)| self.connections[connection].sides[1 - side].qpn == to;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::sleep;
 
-/// The limit on concurrent clients. More clients wait in the backlog of the socket.
+/// The limit on concurrent clients. The backlog of the socket queues further clients.
 pub const MOST: usize = 256;
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -27,7 +27,7 @@ pub async fn serve<C, F: Future<Output = ()> + Send + 'static>(
                     drop(permit);
                 });
             }
-            // The process may be out of descriptors. Clients that disconnect free theirs.
+            // The process may be out of descriptors. A client that disconnects frees one.
             Err(_) => sleep(PAUSE).await,
         }
     }

@@ -30,7 +30,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Keys of the file, each with the variable that overrides it.
+/// Keys of the file, and the variable that overrides each.
 const VARIABLES: [(&str, &str); 11] = [
     ("port", "FERROCE_PORT"),
     ("ip", "FERROCE_IP"),

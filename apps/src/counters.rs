@@ -5,7 +5,7 @@ use std::fmt;
 use verbs::observe::named_counters;
 use verbs::observe::{Counters, Discard};
 
-/// A wrapper that displays [`Counters`], one line for each counter above zero.
+/// A wrapper that displays [`Counters`], with one line per counter above zero.
 pub struct Shown<'a>(pub &'a Counters);
 
 impl fmt::Display for Shown<'_> {
@@ -24,7 +24,7 @@ fn discards(counters: &Counters) -> impl Iterator<Item = (Discard, u64)> + '_ {
     Discard::ALL.iter().map(|&reason| (reason, counters.discarded(reason))).filter(|(_, count)| *count > 0)
 }
 
-/// Returns all counters as a JSON object. Its `discards` contains only reasons with a count above zero.
+/// Returns all counters as a JSON object. Its `discards` contains only the reasons with a count above zero.
 pub fn json(counters: &Counters) -> Value {
     let mut all: Map<String, Value> =
         named_counters(counters).into_iter().map(|(name, _, value)| (name.into(), value.into())).collect();

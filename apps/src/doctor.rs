@@ -41,7 +41,7 @@ fn pci_address(text: &str) -> Result<String, String> {
     }
 }
 
-/// Binds a NIC to vfio-pci if `take`, or else to its kernel driver, and prints the driver that it has then.
+/// Binds a NIC to vfio-pci if `take`, and otherwise to its kernel driver. Prints the driver that it has afterwards.
 fn hand_over(address: &str, take: bool) -> Result<ExitCode, Failure> {
     let nic = Nic::new(address);
     let done = if take { nic.bind() } else { nic.unbind() };
@@ -133,8 +133,8 @@ fn packet_of(mtu: u32, peer: IpAddr) -> usize {
     mtu as usize + if peer.is_ipv4() { 64 } else { 84 }
 }
 
-/// Checks that the peer answers an ICMP echo of the path MTU. Returns `None` where the kernel cannot send one: on ports without a Linux
-/// interface, and in a VLAN of the device.
+/// Checks that the peer answers an ICMP echo with a packet of the path MTU. Returns `None` where the kernel cannot send one: on ports
+/// without a Linux interface, and in a VLAN of the device.
 fn path(spec: &PortSpec, info: &DeviceInfo, peer: IpAddr) -> Option<Vec<Check>> {
     let interface = spec.shared_interface()?;
     if info.vlan.is_some() {
@@ -172,7 +172,7 @@ fn path_by(mtu: Mtu, peer: IpAddr, mut passes: impl FnMut(usize) -> io::Result<b
                 format!("raise the MTU of every link on the way, or set mtu = {mtu} in ferroce.toml");
             vec![answers, check("path MTU", Status::Fail, found, Some(&remedy))]
         }
-        // A gateway answers ARP for the hosts behind it, so a resolved Ethernet address does not prove that the peer runs.
+        // A gateway answers ARP for the hosts behind it, so a resolved Ethernet address does not prove that the peer is running.
         None => {
             let found = format!("{peer} answers no echo; its Ethernet address is known, or its gateway's");
             let remedy = format!(

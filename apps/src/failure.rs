@@ -5,7 +5,7 @@ use clap::error::ErrorKind;
 use std::fmt;
 use std::process::ExitCode;
 
-/// The reason for which a tool ended, with its exit code.
+/// The reason why a tool ended, with its exit code.
 #[derive(Debug)]
 pub struct Failure {
     code: u8,
@@ -18,7 +18,7 @@ impl Failure {
         Self { code: 1, text: text.into() }
     }
 
-    /// Creates a failure of the command line or of a file that it names, with exit code 2.
+    /// Creates a failure of the command line or of a file in its arguments, with exit code 2.
     pub fn usage(text: impl Into<String>) -> Self {
         Self { code: 2, text: text.into() }
     }
@@ -33,7 +33,7 @@ impl Failure {
         self.code == 141
     }
 
-    /// Creates the end by a signal, with exit code 128 + `signal`, as shells report it. 0 counts as SIGINT.
+    /// Creates the failure of a tool that a signal ended, with exit code 128 + `signal`, as shells report it. 0 counts as SIGINT.
     pub fn interrupted(signal: usize) -> Self {
         let text = match signal as i32 {
             signal_hook::consts::SIGTERM => "ended by SIGTERM",
@@ -44,7 +44,7 @@ impl Failure {
         Self { code: 128 + number as u8, text: text.into() }
     }
 
-    /// Creates the failure to execute `program`, with the exit code of a shell: 127 if it does not exist, or else 126.
+    /// Creates the failure to execute `program`, with the exit code of a shell: 127 if it does not exist, and otherwise 126.
     pub fn program(program: &str, error: &std::io::Error) -> Self {
         let (code, remedy) = match error.kind() {
             std::io::ErrorKind::NotFound => (127, "install it, or give its full path"),
@@ -109,7 +109,7 @@ fn one_line(text: &str) -> String {
     joined
 }
 
-/// Returns clap's words about a number with the limits and the remedy in ours.
+/// Replaces clap's message about a number by one with the limits and the remedy.
 fn number(part: &str) -> String {
     if let Some(before) = part.strip_suffix("invalid digit found in string") {
         return format!("{before}not a whole number; write one such as 1");

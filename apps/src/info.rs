@@ -31,7 +31,7 @@ pub struct Args {
     pub verbs: bool,
 }
 
-/// Prints the properties of the port, or without a port the interfaces that can be one.
+/// Prints the properties of the port, or without a port the interfaces that can be ports.
 ///
 /// # Errors
 /// Returns a failure if the settings are wrong, the port cannot be opened, no process can be observed for `--counters`, or standard output
@@ -165,7 +165,7 @@ fn counted(device: &DeviceStatus) -> String {
 fn show_interfaces(json: bool) -> Result<(), Failure> {
     let names = linux::interface_names();
     let found: Vec<_> = names.iter().filter_map(|name| linux::interface(name).ok()).collect();
-    // Those without an Ethernet address (lo, tun) are ports on UDP sockets alone.
+    // Interfaces without an Ethernet address (lo, tun) can only be ports on UDP sockets.
     let port = |each: &linux::Interface| match each.mac.0 {
         [0, 0, 0, 0, 0, 0] => format!("udp:{}", each.name),
         _ => each.name.clone(),

@@ -25,7 +25,7 @@ pub fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// Adds to an error of reading a file what to do.
+/// Adds a remedy to an error that occurred while reading a file.
 fn unreadable(error: io::Error) -> io::Error {
     let remedy = match error.kind() {
         io::ErrorKind::NotFound => "name a file that exists",

@@ -36,8 +36,8 @@ use perf::{Kind, Tool, Verb};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // This also holds for a program with file capabilities: its caller chooses by flags all that the variables choose, and `ferroce run`
-    // passes the capabilities to any program (docs/guide/ports.md).
+    // This also applies to a program with file capabilities. Its caller can select by flags everything that the variables select, and
+    // `ferroce run` passes the capabilities to any program (docs/guide/ports.md).
     datapath::environment::obey_caller();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -47,7 +47,7 @@ pub fn failed(error: &io::Error) -> Failure {
 }
 
 /// A file that is written at the end of a run. It is opened before the run, so that a path that cannot be written ends the tool at once.
-/// Its old content stays until [`write`](Self::write).
+/// Its old content remains until [`write`](Self::write).
 #[derive(Debug)]
 pub struct OutFile {
     path: PathBuf,

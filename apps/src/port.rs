@@ -61,7 +61,7 @@ impl PortArgs {
         Ok(config)
     }
 
-    /// Returns the settings after checking the form of the port's name, if it has one, and the CPUs of dedicated cores.
+    /// Returns the settings after checks of the port's name, if it has one, and of the CPUs of dedicated cores.
     ///
     /// # Errors
     /// Returns a failure if a file, a variable or a flag is wrong.
@@ -95,7 +95,7 @@ impl PortArgs {
         Ok(config.progress_by_default(Progress::Inline))
     }
 
-    /// Returns the mode of progress in words: which thread runs the core.
+    /// Returns a description of the thread that runs the core.
     ///
     /// # Errors
     /// As [`device_config`](Self::device_config).
@@ -114,7 +114,7 @@ impl PortArgs {
     /// Opens the port with the settings that `change` returns.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and those of `change`.
+    /// As [`open`](Self::open), and the errors of `change`.
     pub fn open_with(
         &self,
         change: impl FnOnce(DeviceConfig) -> Result<DeviceConfig, Failure>,

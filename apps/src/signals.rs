@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 
 /// The interval between checks of the interface.
 const LOOK: Duration = Duration::from_millis(250);
-/// The time within which further signals count as the first one: `timeout` and a closed terminal send theirs to the process and to its
-/// group.
+/// The time within which further signals count as repetitions of the first: `timeout` and a closed terminal send theirs to the process and
+/// to its group.
 const TWICE: Duration = Duration::from_secs(1);
 
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
-/// The number of the first signal; 0 before.
+/// The number of the first signal; 0 if there was none.
 static SIGNAL: OnceLock<Arc<AtomicUsize>> = OnceLock::new();
 /// The reason of an end without a signal.
 static REASON: OnceLock<String> = OnceLock::new();
@@ -54,7 +54,7 @@ pub fn listen() -> Result<Arc<AtomicBool>, Failure> {
     Ok(stop)
 }
 
-/// Exits the process at once on SIGHUP. Without its terminal, a reader of keys would read the end of the file permanently and never check
+/// Exits the process at once on SIGHUP. Without its terminal, a reader of keys would permanently read the end of the file and never check
 /// the flag of [`listen`].
 ///
 /// # Errors
@@ -98,7 +98,7 @@ impl Interface {
         Some(Self { name: name.to_owned(), index })
     }
 
-    /// Returns why the port cannot work any more if the interface was deleted or moved to another network namespace.
+    /// Returns the reason why the port no longer works, if the interface was deleted or moved to another network namespace.
     pub fn loss(&self) -> Option<String> {
         let Self { name, index } = self;
         let is_there = linux::exists(*index);
@@ -114,14 +114,14 @@ pub fn watch(port: &str) {
         loop {
             thread::sleep(LOOK);
             if let Some(loss) = interface.loss() {
-                // Keeps the first reason.
+                // If a reason is set already, it remains.
                 let _ = REASON.set(loss);
                 STOP.get_or_init(Arc::default).store(true, Ordering::Relaxed);
                 return;
             }
         }
     };
-    // Without this thread, the tool does not notice that the interface is removed.
+    // Without this thread, the tool does not detect that the interface is removed.
     let _ = thread::Builder::new().name("ferroce-watch".into()).spawn(look);
 }
 

@@ -9,12 +9,12 @@ pub use verbs::congestion::{
     parse_bytes as bytes, parse_duration as duration, parse_rate as rate, rate_text,
 };
 
-/// Returns those of `rates` that HPCC INT and IFA have no code for (rtgwg-00 figure 4), each once, the slowest first.
+/// Returns the elements of `rates` for which HPCC INT and IFA have no code (rtgwg-00 figure 4), each once, in ascending order.
 pub fn without_code(rates: impl IntoIterator<Item = Rate>) -> BTreeSet<Rate> {
     rates.into_iter().filter(|rate| Speed::from_rate(*rate).is_none()).collect()
 }
 
-/// Returns the rates that HPCC INT and IFA have codes for, as they are written in settings, the slowest first.
+/// Returns the rates for which HPCC INT and IFA have codes, in the syntax of settings and in ascending order.
 pub fn codes() -> String {
     let rates: BTreeSet<Rate> = Speed::all().map(Speed::rate).collect();
     rates.into_iter().map(rate_text).collect::<Vec<_>>().join(", ")

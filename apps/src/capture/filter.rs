@@ -1,4 +1,4 @@
-//! Selects the captured frames to write: those of a queue pair, of a peer, or all.
+//! Selects the captured frames to write: the frames of a queue pair or of a peer, or all frames.
 
 use roce::wire::{self, Header};
 use std::collections::HashMap;
@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use verbs::observe::{self, Direction, ProcessStatus, Record};
 
-/// The interval between reads of the process's queue pairs after packets of an unknown sender.
+/// The interval between reads of the process's queue pairs if a packet is from an unknown sender.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The interval between reads after packets of a known sender, because the peer's queue pair number may have been reused.
+/// The interval between reads if a packet is from a known sender, because its peer may have reused a queue pair number.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Queue pairs by their port, their peer's address and their peer's queue pair number.
@@ -20,8 +20,8 @@ pub struct Filter {
     qp: Option<u32>,
     peer: Option<IpAddr>,
     pid: u32,
-    /// The queue pairs at the last read and at the one before, whose packets may still be in the rings. They identify the sender of a
-    /// packet, which contains only the receiver's number.
+    /// The queue pairs at the last two reads. Packets of the earlier read may still be in the rings. A packet contains only the receiver's
+    /// number, so this table identifies the sender.
     senders: [Senders; 2],
     looked: Option<Instant>,
 }
@@ -31,7 +31,7 @@ impl Filter {
         Self { qp, peer, pid, senders: Default::default(), looked: None }
     }
 
-    /// Replaces the queue pairs by those in `status`, and keeps the former ones until the next call.
+    /// Replaces the queue pairs by those in `status`, and keeps the previous ones until the next call.
     pub fn learn(&mut self, status: &ProcessStatus) {
         let [now, before] = &mut self.senders;
         *before = std::mem::take(now);
@@ -46,12 +46,12 @@ impl Filter {
         }
     }
 
-    /// Returns true if a frame of `port` is to be written. `frame` may be truncated, but not in its headers.
+    /// Returns true if a frame of `port` must be written. `frame` may be truncated, but not in its headers.
     pub fn takes(&mut self, port: &str, record: &Record, frame: &[u8]) -> bool {
         if self.qp.is_none() && self.peer.is_none() {
             return true;
         }
-        // The truncated part is payload, of which only the length matters.
+        // The truncated part is payload, of which only the length is used.
         let mut whole = frame.to_vec();
         whole.resize(record.length as usize, 0);
         let Ok(frame) = wire::parse_unverified(&whole) else { return false };
@@ -145,7 +145,7 @@ mod tests {
         filter.learn(&status());
         let (record, bytes) = frame(Direction::Out, 2, 9);
         for takes in [true, true, false] {
-            // Prevents a read of process 0.
+            // Prevents a read of the queue pairs of process 0.
             filter.looked = Some(Instant::now());
             assert_eq!(filter.takes(PORT, &record, &bytes), takes);
             filter.learn(&without);

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use verbs::Qpn;
 use verbs::observe::{self, AttachError, Capture, Waited};
 
-/// The interval between reads of the process's rings, in which they do not fill up.
+/// The interval between reads of the process's rings, short enough that they do not fill up.
 const LOOK: Duration = Duration::from_millis(1);
 
 /// The size at which collected blocks are written to the output, bytes.
@@ -55,7 +55,7 @@ pub struct Args {
 /// # Errors
 /// Returns a failure if the output cannot be written, or the process cannot be captured or lacks the queue pair.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    // Opened first, so that a path that cannot be written is reported at once.
+    // The output is opened first, so that a path that cannot be written is reported before the capture starts.
     let sink = Sink::open(args.write.as_deref())?;
     let stop = signals::listen()?;
     let filter = filter(args)?;
@@ -121,7 +121,7 @@ impl Session {
         let is_over = || stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
         let mut more = false;
         loop {
-            // Waits before it reads the packets, so that those of a process that has ended are read too.
+            // Waits before it reads the packets, so that it also reads the last packets of a process that has ended.
             let pause = if more { Duration::ZERO } else { LOOK };
             let waited = self.capture.wait(pause, self.sink.descriptor());
             if waited == Waited::Unread {
@@ -139,7 +139,7 @@ impl Session {
         }
     }
 
-    /// Writes up to `most` waiting packets. Returns true if there may be more.
+    /// Writes up to `most` waiting packets. Returns true if more may be waiting.
     fn write(&mut self, most: usize) -> Result<bool, Failure> {
         let mut frame = Vec::new();
         for _ in 0..most {

@@ -1,4 +1,4 @@
-//! The output of a capture: a file, or standard output. A file always ends with a whole block.
+//! The output of a capture: a file, or standard output. A file always ends after a complete block.
 
 use crate::failure::Failure;
 use crate::output;
@@ -16,7 +16,7 @@ pub struct Sink {
     is_regular: bool,
     /// True if this sink created the file and has written nothing yet.
     is_new: bool,
-    /// Bytes of whole blocks written.
+    /// Bytes of complete blocks written.
     written: u64,
 }
 
@@ -61,7 +61,7 @@ impl Sink {
         emptied.map_err(|error| self.failed(&error))
     }
 
-    /// Writes whole blocks, and empties `blocks`. On an error, truncates the file after the last complete write.
+    /// Writes complete blocks, and empties `blocks`. On an error, truncates the file after the last complete write.
     ///
     /// # Errors
     /// Returns a failure if the disk is full, or the reader of a pipe has exited.
@@ -85,7 +85,7 @@ impl Sink {
         }
     }
 
-    /// Returns the descriptor of the output, to notice that its reader has exited.
+    /// Returns the descriptor of the output, whose state shows that the reader has exited.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }

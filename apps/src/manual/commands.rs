@@ -1,11 +1,12 @@
-//! A man page for each command, and one Markdown page for all, from what clap knows. Commands of the same flags share them on that page.
+//! A man page for each command, and one Markdown page for all commands, from clap's description. Commands with the same flags share a
+//! section of that page.
 
 use super::as_is;
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-/// The program, and each command that its help shows, by file name.
+/// Returns the man pages of the program and of each command that its help shows, with their file names.
 pub fn pages(command: &Command) -> Vec<(String, Vec<u8>)> {
     let mut built = command.clone().disable_help_subcommand(true);
     built.build();
@@ -13,7 +14,7 @@ pub fn pages(command: &Command) -> Vec<(String, Vec<u8>)> {
     commands.map(|command| (format!("{}.1", name(&command)), page(command))).collect()
 }
 
-/// Commands that are not hidden.
+/// Returns the commands that are not hidden.
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
@@ -27,13 +28,13 @@ fn page(command: Command) -> Vec<u8> {
     let title = name(&command).to_owned();
     let man = Man::new(command.clone().after_help(None::<&'static str>))
         .title(title.to_uppercase())
-        // Not empty: an empty one would not be written, and the source take its place.
+        // Not empty: clap omits an empty date, and the source takes its place.
         .date(" ")
         .source(format!("ferroce {}", env!("CARGO_PKG_VERSION")))
         .manual("Ferroce");
     let mut page = Vec::new();
     let mut write = |part: fn(&Man, &mut dyn std::io::Write) -> std::io::Result<()>| {
-        // A vector takes all that it is given.
+        // Writing to a vector cannot fail.
         let _ = part(&man, &mut page);
     };
     write(Man::render_title);
@@ -54,7 +55,7 @@ fn page(command: Command) -> Vec<u8> {
     page
 }
 
-/// Writes the end of a command's help: indented lines are examples, others are paragraphs.
+/// Writes the notes of a command's help: indented lines are examples, other lines are paragraphs.
 fn notes(roff: &mut Roff, text: &str) {
     if text.is_empty() {
         return;
@@ -80,7 +81,7 @@ fn notes(roff: &mut Roff, text: &str) {
     }
 }
 
-/// `docs/reference/commands.md`.
+/// Returns the page `docs/reference/commands.md`.
 pub fn reference(command: &Command) -> Vec<u8> {
     let mut page = "# Commands\n\n<!-- FERROCE_WRITE_REFERENCE=1 cargo test --workspace --test manual writes this page. -->\n\nEach \
                     command also has a man page, such as `man ferroce-write-bw`.\n"

@@ -1,4 +1,4 @@
-//! `docs/reference/counters.md`: every counter, reason of a drop and waiting state, by the names that reports and metrics have.
+//! `docs/reference/counters.md`: every counter, drop reason and waiting state, with the names in reports and metrics.
 
 use verbs::observe::{Counters, Discard, Waiting, named_core_counters, named_counters};
 
@@ -12,7 +12,7 @@ they end, `ferroce info` those of an idle port, `ferroce why --json` and `ferroc
 counter is its key in JSON, and the metric is `ferroce_NAME_total`. [Observing](../observing.md) explains the metrics.
 ";
 
-/// Returns the page.
+/// Returns the page `docs/reference/counters.md`.
 pub fn reference() -> Vec<u8> {
     let mut page = HEAD.to_owned();
     let counters = named_counters(&Counters::default()).map(|(name, words, _)| (name, words));

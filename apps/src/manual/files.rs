@@ -5,7 +5,7 @@ use clap_mangen::roff::{Roff, bold, roman};
 use verbs::DeviceConfig;
 use verbs::congestion::CongestionChoice;
 
-/// The keys of a device: variable, what the key sets. Defaults come from [`DeviceConfig`].
+/// The keys of a device: name, variable and description. Defaults come from [`DeviceConfig`].
 const KEYS: [(&str, &str, &str); 17] = [
     (
         "port",
@@ -129,7 +129,7 @@ fn key(roff: &mut Roff, name: &str, text: &str) {
     roff.text(vec![roman(text)]);
 }
 
-/// Each key of a device with what it sets, its default and its variable.
+/// Returns each key of a device with its description, default and variable.
 fn keys() -> impl Iterator<Item = (&'static str, String)> {
     let defaults = DeviceConfig::new().settings();
     KEYS.into_iter().map(move |(name, variable, what)| {
@@ -143,7 +143,7 @@ fn keys() -> impl Iterator<Item = (&'static str, String)> {
     })
 }
 
-/// `docs/reference/ferroce-toml.md`.
+/// Returns the page `docs/reference/ferroce-toml.md`.
 pub fn reference() -> Vec<u8> {
     let mut page = "# ferroce.toml\n\n<!-- FERROCE_WRITE_REFERENCE=1 cargo test --workspace --test manual writes this page. -->\n\n\
                     `man ferroce.toml` has the same text.\n\n"
@@ -163,7 +163,7 @@ pub fn reference() -> Vec<u8> {
     page.into_bytes()
 }
 
-/// `ferroce.toml(5)`.
+/// Returns the man page `ferroce.toml(5)`.
 pub fn toml() -> Vec<u8> {
     let mut roff = begin("FERROCE.TOML", "5", "ferroce.toml - settings of Ferroce's tools and libraries");
     roff.control("SH", ["DESCRIPTION"]);
@@ -195,7 +195,7 @@ pub fn toml() -> Vec<u8> {
     roff.to_roff().into_bytes()
 }
 
-/// `ferroce.h(3)`.
+/// Returns the man page `ferroce.h(3)`.
 pub fn header() -> Vec<u8> {
     let name = "ferroce.h - congestion control of a queue pair, for C programs on libibverbs";
     let mut roff = begin("FERROCE.H", "3", name);

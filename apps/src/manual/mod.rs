@@ -1,4 +1,4 @@
-//! `ferroce manual`: the man pages and the reference pages, written from the code. Packages call it; `--help` does not show it.
+//! `ferroce manual`: writes the man pages and the reference pages from the code. Packages call it; `--help` does not show it.
 
 mod commands;
 mod counters;
@@ -41,7 +41,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Appends `lines` as they are, without filling.
+/// Appends `lines` unchanged, without filling.
 fn as_is(roff: &mut Roff, lines: &str) {
     roff.control("sp", []);
     roff.control("RS", ["4"]);

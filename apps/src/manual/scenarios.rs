@@ -18,7 +18,7 @@ Four hosts at two switches, whose link is the bottleneck:
 
 const EXAMPLE: &str = include_str!("../../../fabric/scenarios/graph.toml");
 
-/// Returns the page.
+/// Returns the page `docs/reference/scenarios.md`.
 pub fn reference() -> Vec<u8> {
     let mut page = format!("{HEAD}{EXAMPLE}```\n");
     for (title, _, keys) in TABLES {

@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the metrics of all processes that can be observed. Prints why others cannot.
+/// Returns the metrics of all processes that can be observed. Prints an error for each other process.
 fn collect() -> String {
     let mut processes = Vec::new();
     for read in observe::read_all() {

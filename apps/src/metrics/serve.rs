@@ -49,7 +49,7 @@ pub fn run(address: SocketAddr) -> Result<(), Failure> {
         }
         Ok(())
     })?;
-    // Does not wait for the processes that are being read, which may need seconds.
+    // Does not wait for reads of processes in progress, which may take seconds.
     runtime.shutdown_background();
     Ok(())
 }
@@ -125,7 +125,7 @@ mod tests {
         fn answer(&self, request: &str) -> String {
             let (mut client, mut answer) = (self.connect(), Vec::new());
             client.write_all(request.as_bytes()).unwrap();
-            // After an error, the bytes received so far are the answer.
+            // If the read fails, the bytes received so far are the answer.
             let _ = client.read_to_end(&mut answer);
             String::from_utf8(answer).unwrap()
         }

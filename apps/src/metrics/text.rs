@@ -1,4 +1,4 @@
-//! The OpenMetrics text: counters under node_exporter's names of Linux `hw_counters`, and all of Ferroce's own.
+//! The OpenMetrics text: counters with node_exporter's names of Linux `hw_counters`, and all counters with Ferroce's own names.
 
 use std::fmt::Write;
 use verbs::Qpn;
@@ -7,7 +7,7 @@ use verbs::observe::{
     named_counters,
 };
 
-/// Counters under node_exporter's names: `node_infiniband_` NAME, help text, and the Ferroce counter. The byte counters contain payload
+/// Counters with node_exporter's names: `node_infiniband_` NAME, help text, and the Ferroce counter. The byte counters contain payload
 /// only, because headers are not counted.
 const INFINIBAND: [(&str, &str, &str); 11] = [
     ("port_data_received_bytes", "Counts payload bytes received", "rx_payload_bytes"),
@@ -121,7 +121,7 @@ fn cores(text: &mut String, devices: &[(String, &DeviceStatus)]) {
                 .map(move |(place, core)| (format!("{labels},core=\"{place}\""), core))
         })
         .collect();
-    // A core's own counters, and the frames of its queue pairs.
+    // The counters of a core, and the frames of its queue pairs.
     let endpoint = named_counters(&Counters::default()).into_iter();
     for (name, help, _) in endpoint.chain(named_core_counters(&CoreCounters::default())) {
         let values = cores

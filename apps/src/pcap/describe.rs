@@ -1,10 +1,10 @@
-//! Describes a packet: the same fields for text and for JSON.
+//! Describes a packet, with the same fields in text and JSON.
 
 use roce::Qpn;
 use roce::wire::{Aeth, Feedback, Header, Operation, Report, Reth, Seal, SendTail, Syndrome};
 use serde_json::{Value, json};
 
-/// The name and the value of a field.
+/// Name and value of a field.
 pub type Field = (&'static str, Value);
 
 /// Returns the name of the operation: "RC SEND Only", "CNP".
@@ -83,7 +83,7 @@ pub fn words(header: &Header) -> Vec<Field> {
     fields(header).into_iter().map(word).collect()
 }
 
-/// Appends the fields of a report on the path.
+/// Appends the fields of a path report.
 pub fn feedback_fields(feedback: &Feedback, fields: &mut Vec<Field>) {
     match feedback.report {
         Report::Busiest { path_id, hops, busiest } => {

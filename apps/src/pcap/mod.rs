@@ -110,9 +110,9 @@ fn decode(args: &Args, file: &Path, totals: &mut Totals, out: &mut impl Write) -
 
 enum Verdict<'a> {
     Good(Frame<'a>),
-    /// The ICRC is wrong. Contains the packet's claimed content if it can be parsed.
+    /// The ICRC is wrong. Contains the packet's content, which may be corrupt, if it can be parsed.
     BadIcrc(Option<Frame<'a>>),
-    /// The packet is not valid for another reason. `intact` is true if its checksums are correct.
+    /// The packet is invalid for another reason. `intact` is true if its checksums are correct.
     Refused {
         reason: Discard,
         intact: bool,
@@ -163,7 +163,7 @@ fn record(record: HopRecord) -> Value {
     })
 }
 
-/// Converts a hop of another format than HPCC INT. Values that the switch omitted are null.
+/// Converts a hop of a format other than HPCC INT. Values that the switch omitted are null.
 fn hop(hop: &HopReading) -> Value {
     json!({
         "rate_bps": hop.bandwidth.map(Rate::as_bps),
@@ -184,7 +184,7 @@ fn carried(reading: &Reading) -> Vec<Value> {
     }
 }
 
-/// Returns the format of the packet's telemetry, if it is not HPCC INT.
+/// Returns the format of the packet's telemetry, unless it is HPCC INT.
 fn format(frame: &Frame<'_>) -> Option<String> {
     frame.network.telemetry().map(|carried| carried.format().to_string())
 }

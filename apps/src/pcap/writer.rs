@@ -1,5 +1,5 @@
 //! Encodes blocks of a pcapng file (draft-ietf-opsawg-pcapng): a section header, an interface per port, packets with their direction, and
-//! statistics. docs/decisions/012-captures-are-rings.md says why no crate does it.
+//! statistics. docs/decisions/012-captures-are-rings.md explains why no crate is used.
 
 use verbs::observe::{Direction, Record};
 
@@ -8,7 +8,7 @@ const INTERFACE: u32 = 1;
 const STATISTICS: u32 = 5;
 const PACKET: u32 = 6;
 
-/// Option codes. Each is valid in its own block.
+/// Option codes. Each is valid only in its own block type.
 const END: u16 = 0;
 const APPLICATION: u16 = 4;
 const NAME: u16 = 2;

@@ -54,7 +54,7 @@ pub struct PerfArgs {
 }
 
 impl PerfArgs {
-    /// Returns the flags with a number after `--port` as the TCP port, which perftest calls so. No port of Ferroce has a number as its name.
+    /// Returns the flags with a number after `--port` as the TCP port, as in perftest. No port of Ferroce has a number as its name.
     pub fn with_perftests_port(&self) -> Self {
         match self.port.port.as_deref().map(str::parse) {
             Some(Ok(tcp_port)) => {
@@ -97,7 +97,7 @@ impl Connection {
         }
     }
 
-    /// Returns the service in the terms of the library.
+    /// Returns the service as the library's type.
     pub const fn service(self) -> Service {
         match self {
             Self::Rc => Service::Rc,
@@ -295,12 +295,12 @@ pub enum Figure {
 }
 
 impl OutputArgs {
-    /// Returns whether each latency is printed.
+    /// Returns whether the latency of each exchange is printed.
     pub const fn prints_samples(&self) -> bool {
         self.histogram || self.unsorted
     }
 
-    /// Returns whether a run that is too slow fails.
+    /// Returns whether the run has a minimum bandwidth or message rate.
     pub const fn limits_bandwidth(&self) -> bool {
         self.limit_bw.is_some() || self.limit_message_rate.is_some()
     }

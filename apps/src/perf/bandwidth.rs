@@ -49,10 +49,10 @@ impl Flow {
     }
 }
 
-/// A completion's id has the queue pair in its top 16 bits, and below it the message, counted from 1.
+/// A completion's id contains the queue pair in its top 16 bits, and the message number, from 1, in the lower bits.
 const MESSAGE_BITS: u32 = 48;
 
-/// The counted messages, and the times in ns between which they completed.
+/// The counted messages, and the times in ns of the first and last completion.
 #[derive(Debug, Default)]
 struct Window {
     messages: u64,
@@ -105,7 +105,7 @@ impl Driver<'_> {
                 Some(phases) => phases.sending(Duration::from_nanos(now)) as usize,
                 None => self.flows.len(),
             };
-            // Under a rate limit, what is allowed goes to one queue pair after the other.
+            // Under a rate limit, the first queue pair of each turn rotates, so that the limit serves all queue pairs.
             for turn in 0..self.flows.len() {
                 let qp = (first + turn) % self.flows.len();
                 self.fill(qp, over || qp >= sending, now)?;
@@ -144,7 +144,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Prints and begins an interval of an endless run when one has passed.
+    /// Prints the interval of an endless run and begins the next one, if its time is over.
     fn show_interval(&mut self, now: u64) -> Result<(), Failure> {
         match self.run.amount {
             Amount::Endless { every } if now - self.window.first >= nanos(every) => {
@@ -158,7 +158,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Returns how many messages the rate limit allows now.
+    /// Returns the number of messages that the rate limit allows now.
     fn allowed(&mut self, now: u64) -> u64 {
         let Some(limit) = &mut self.run.limit else { return u64::MAX };
         limit.allowed(now, self.flows.iter().map(|flow| flow.posted).sum())
@@ -190,7 +190,7 @@ impl Driver<'_> {
     fn post(&mut self, qp: usize, count: u64, last: bool) -> Result<u64, Failure> {
         let (flow, template) = (self.flows[qp], &self.templates[qp]);
         let (every, end) = (u64::from(self.run.cq_mod), flow.posted + self.left(flow.posted).min(1 << 40));
-        // If the next list does not fit, the last message of this one needs a completion, or none would ever make room.
+        // If the next list does not fit, the last message of this one needs a completion. Without it, the queue would stay full.
         let list_end = flow.posted + count;
         let full = u64::from(self.run.tx_depth) - (list_end - flow.completed) < u64::from(self.run.post_list);
         let signalled = |message: u64| {

@@ -10,7 +10,7 @@ use verbs::congestion::{
     CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting,
 };
 
-/// Flags of congestion control: one for each of [`CongestionChoice::SETTINGS`], and one for the file of the telemetry key.
+/// Flags of congestion control: one per element of [`CongestionChoice::SETTINGS`], and one for the file of the telemetry key.
 #[derive(Clone, Debug, Default)]
 pub struct CongestionArgs {
     choice: CongestionChoice,
@@ -39,7 +39,7 @@ impl Args for CongestionArgs {
     }
 }
 
-/// The key of the flag whose value has several settings, like `FERROCE_CC` and `ferroce run --cc`.
+/// The key of the flag whose value contains several settings, like `FERROCE_CC` and `ferroce run --cc`.
 const LINE: &str = "cc";
 
 fn flag(setting: &'static Setting) -> Arg {
@@ -100,7 +100,7 @@ impl FromArgMatches for CongestionArgs {
 }
 
 impl CongestionArgs {
-    /// Returns `config` with the key in the file of the flag, if it is given.
+    /// Returns `config` with the key in the flag's file; unchanged without the flag.
     ///
     /// # Errors
     /// Returns a failure if the file contains no key.

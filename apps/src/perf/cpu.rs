@@ -10,7 +10,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Reads `/proc/stat`. `None` if it cannot be read.
+    /// Reads `/proc/stat`; `None` if it cannot be read.
     pub fn now() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
@@ -24,7 +24,7 @@ impl CpuTime {
         Some(Self { busy: all - idle, all })
     }
 
-    /// Returns the part of the time from `self` to `end` in which CPUs were busy, %; 0 if no tick passed.
+    /// Returns the share of the time from `self` to `end` in which CPUs were busy, %; 0 if no tick passed.
     pub fn used_until(self, end: Self) -> f64 {
         let (busy, all) = (end.busy.saturating_sub(self.busy), end.all.saturating_sub(self.all));
         if all == 0 { 0.0 } else { busy as f64 * 100.0 / all as f64 }

@@ -1,4 +1,4 @@
-//! Measures latency: one exchange after the other, each timed.
+//! Measures latency: sequential exchanges, each timed.
 
 use super::handshake::{Handshake, Outcome, Pause};
 use super::link::{Link, post};
@@ -18,7 +18,7 @@ struct Player<'a> {
     pause: Pause,
 }
 
-/// Clears the last byte of both buffers, by which a WRITE's arrival is noticed. Must happen before either side starts.
+/// Clears the last byte of both buffers. A change of it shows that a WRITE has arrived. Must be called before either side starts.
 ///
 /// # Errors
 /// Returns a failure if the size exceeds the region.
@@ -32,7 +32,7 @@ pub fn prepare(link: &Link, verb: Verb, size: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// How a latency is measured.
+/// The parameters of a latency measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Exchange {
     pub verb: Verb,
@@ -45,7 +45,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Returns where the latencies are recorded: a sample is the time of an exchange, which is two latencies of SENDs and WRITEs.
+    /// Creates the record of the latencies. A sample is the time of an exchange: two latencies for SEND and WRITE, one for the others.
     pub fn latencies(&self) -> Latencies {
         Latencies::new(if matches!(self.verb, Verb::Write | Verb::Send) { 2 } else { 1 })
     }
@@ -89,7 +89,7 @@ pub fn measure(link: &mut Link, exchange: Exchange, latencies: &mut Latencies) -
     Ok(latencies.figures(size, before - counted_from))
 }
 
-/// Server: answers each message until the client reports its results, and returns them.
+/// Server: answers each message until the client reports its results, and returns these.
 ///
 /// # Errors
 /// Returns a failure if a request is refused or fails, or the control connection breaks.
@@ -209,7 +209,7 @@ impl<'a> Player<'a> {
         Ok(there)
     }
 
-    /// Polls for `gap`. The peer sends nothing until this side does.
+    /// Polls for `gap`, in which the peer sends nothing.
     fn wait(&mut self, gap: Duration) -> Result<(), Failure> {
         let since = Instant::now();
         while since.elapsed() < gap {

@@ -28,9 +28,9 @@ pub const BATCH: usize = 32;
 /// A device with its queue pairs for a test.
 #[derive(Debug)]
 pub struct Link {
-    /// The first field, because queue pairs must be destroyed before what they use.
+    /// The first field, so that queue pairs are destroyed before the objects that they use.
     pub qps: Vec<LinkedQp>,
-    /// The listener of a server whose queue pairs the connection manager connects.
+    /// The listener of a server that connects its queue pairs by the connection manager.
     listener: Option<Listener>,
     tcp_port: u16,
     pub send_cq: CompletionQueue,
@@ -42,11 +42,11 @@ pub struct Link {
     remote: RemoteBuffer,
     /// The distance between the buffers of two queue pairs, bytes.
     slot: usize,
-    /// The offset of the half that receives; 0 if one buffer is for both.
+    /// The offset of the receiving half; 0 if one buffer serves both directions.
     inbound: usize,
     /// True if this side receives SENDs.
     receives: bool,
-    /// SENDs that have arrived and were not counted by `take_arrival` yet.
+    /// SENDs that have arrived and that `take_arrival` has not counted.
     arrived: u64,
     /// The number of SENDs that have arrived, and the times of the first and the last.
     arrivals: Option<Arrivals>,
@@ -283,12 +283,12 @@ impl Link {
         Ok(LinkedQp::Direct(qp))
     }
 
-    /// Returns the offset from which queue pair `qp` sends, or which the peer READs.
+    /// Returns the offset from which queue pair `qp` sends, or at which the peer's READs begin.
     pub fn outbound(&self, qp: usize) -> usize {
         qp * self.slot
     }
 
-    /// Returns the offset at which queue pair `qp` receives, or into which it READs.
+    /// Returns the offset at which queue pair `qp` receives, or at which its READs store data.
     pub fn inbound(&self, qp: usize) -> usize {
         self.inbound + qp * self.slot
     }
@@ -350,7 +350,7 @@ impl Link {
         .map_err(failed)
     }
 
-    /// Polls the SENDs that have arrived and posts as many receives. Returns their number.
+    /// Polls the SENDs that have arrived and posts the same number of receives. Returns their number.
     ///
     /// # Errors
     /// Returns a failure if a receive failed.
@@ -378,8 +378,8 @@ impl Link {
         Ok(count)
     }
 
-    /// Returns true for each SEND that has arrived, once. The first may arrive before this side waits for it, because the peer starts as
-    /// soon as it has passed the barrier.
+    /// Returns true once per SEND that has arrived. The first may arrive before this side waits for it, because the peer starts as soon as
+    /// it has passed the barrier.
     pub fn take_arrival(&mut self) -> bool {
         let there = self.arrived > 0;
         self.arrived -= u64::from(there);

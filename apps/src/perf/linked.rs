@@ -1,4 +1,4 @@
-//! A queue pair of a test, connected by the addresses that the control connection carries, or by the connection manager (`-R`).
+//! A queue pair of a test. The addresses of the control connection connect it, or the connection manager (`-R`).
 
 use super::link::failed;
 use super::plan::Plan;
@@ -17,10 +17,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// The time after which a wait for a connection looks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A queue pair by the way in which it is connected.
+/// A queue pair and its kind of connection.
 #[derive(Debug)]
 pub enum LinkedQp {
-    /// Connected by the addresses of the control connection.
+    /// Connected with the addresses of the control connection.
     Direct(QueuePair<Any>),
     /// To be connected by the connection manager.
     Unconnected(QueuePair),
@@ -39,7 +39,7 @@ macro_rules! each {
 }
 
 impl LinkedQp {
-    /// Creates a queue pair for the service of `plan`, to be connected as `plan` says.
+    /// Creates a queue pair for the service of `plan`, for the kind of connection in `plan`.
     ///
     /// # Errors
     /// Returns a failure if a limit of the device is exceeded.
@@ -122,7 +122,7 @@ fn next_request(listener: &Listener) -> Result<Request, Failure> {
 /// Listens for the client's queue pairs on `port` at all addresses of the family of `qp`, in the connection manager's port space of TCP.
 ///
 /// # Errors
-/// Returns a failure if another program on the interface listens there.
+/// Returns a failure if another program on the interface listens on that port.
 pub fn listen(device: &Device, qp: &LinkedQp, port: u16) -> Result<Listener, Failure> {
     let any = match qp.endpoint().ip {
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),

@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 /// The time limit for connecting to the server.
 const START: Duration = Duration::from_secs(10);
-/// The time after which the client prints what it waits for.
+/// The time after which the client prints that it waits for the server.
 const HINT: Duration = Duration::from_secs(1);
 /// The time limit for a client's greeting.
 const GREETING: Duration = Duration::from_secs(5);
-/// The limit on connections that wait for their greeting or their turn. A further one replaces the oldest.
+/// The limit on connections that have not greeted, or that are queued. A new connection above the limit replaces the oldest.
 const VISITORS: usize = 64;
 /// The interval between polls of the listener.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// Connects to the server, which may start up to 10 s later than the client.
+/// Connects to the server. It may start up to 10 s after the client.
 ///
 /// # Errors
 /// Returns a failure if the name cannot be resolved or no address answers in time.
@@ -73,12 +73,12 @@ fn attempt(addresses: &[SocketAddr]) -> std::io::Result<TcpStream> {
 /// The listener of a server.
 pub struct Reception {
     listener: TcpListener,
-    /// Connections that have not greeted, or that wait for their turn: a server of several clients accepts one at a time.
+    /// Connections that have not greeted, or that are queued, because a server of several clients accepts one at a time.
     waiting: VecDeque<Visitor>,
 }
 
 impl Reception {
-    /// Listens on the port, and prints that it waits.
+    /// Listens on the port, and prints that the server waits.
     ///
     /// # Errors
     /// Returns a failure if the port cannot be bound.
@@ -91,7 +91,8 @@ impl Reception {
     /// Waits for a client with a plan that this server accepts. `own` is the plan for clients whose protocol does not send one.
     ///
     /// # Errors
-    /// Returns a failure if accepting or `idle` fails. A refused client receives the reason if its protocol allows, and the wait continues.
+    /// Returns a failure if accepting or `idle` fails. A refused client receives the reason if its protocol has a message for it, and the
+    /// wait continues.
     pub fn accept(
         &mut self,
         args: &PerfArgs,
@@ -112,7 +113,7 @@ impl Reception {
         }
     }
 
-    /// Accepts all new connections. Returns one that has greeted; the others wait for the next call.
+    /// Accepts all new connections. Returns one that has greeted; the others remain for the next call.
     fn greeted(&mut self) -> Result<Option<Visitor>, Failure> {
         while let Some(visitor) = self.visitor()? {
             if self.waiting.len() == VISITORS {
@@ -140,8 +141,8 @@ struct Visitor {
     since: Instant,
 }
 
-/// Removes and returns the first connection that has sent a complete greeting. Drops connections that were closed, or were silent for too
-/// long.
+/// Removes and returns the first connection that has sent a complete greeting. Drops connections that are closed, or that were silent for
+/// longer than [`GREETING`].
 fn greeted(waiting: &mut VecDeque<Visitor>) -> Option<Visitor> {
     let mut at = 0;
     while let Some(visitor) = waiting.get_mut(at) {
@@ -185,7 +186,7 @@ fn language(
 ) -> Result<Box<dyn Handshake + Send>, Failure> {
     let begins = control.pending.first().copied().unwrap_or_default();
     if control.pending.get(4) == Some(&b':') && begins != b'{' {
-        // The protocol does not negotiate the MTU: this server's flag decides, or the examples' default of 1024.
+        // The protocol does not negotiate the MTU. It is that of this server's flag, or the examples' default of 1024 bytes.
         let plan = Plan { mtu: told_mtu, ..own.clone() };
         return Ok(Box::new(Pingpong::new(control, plan, false)?));
     }
@@ -239,7 +240,7 @@ mod tests {
         client.write_all(b"{}\n").unwrap();
         let found = std::iter::repeat_with(|| greeted(&mut waiting)).find_map(|found| found).unwrap();
         assert_eq!((found.from.port(), waiting.len()), (client.local_addr().unwrap().port(), 2));
-        // Connections that are late or closed are dropped.
+        // Late and closed connections are dropped.
         waiting[0].since = Instant::now().checked_sub(GREETING).unwrap();
         drop(half);
         while !waiting.is_empty() {

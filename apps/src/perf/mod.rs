@@ -78,7 +78,7 @@ fn visit(host: &str, tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     measure(device, args, plan, handshake)
 }
 
-/// Runs the tests of all clients on one port. They begin when the last client has connected.
+/// Runs the tests of all clients on one port. They begin after the last client has connected.
 fn serve(tool: Tool, args: &PerfArgs) -> Result<(), Failure> {
     let mut own = Plan::new(tool, args)?;
     let device = open(args)?;
@@ -100,7 +100,7 @@ fn open(args: &PerfArgs) -> Result<Device, Failure> {
     args.port.open_with(|config| args.congestion.with_key(config))
 }
 
-/// Returns the path MTU, bytes, that this side sends to a peer that uses the smaller of both.
+/// Returns the path MTU, bytes, that this side sends to the peer. Both use the smaller of their values.
 fn own_mtu(plan: &Plan, device: &Device) -> Result<u32, Failure> {
     let carried = device.query().map_err(|error| Failure::run(error.to_string()))?.mtu.bytes();
     Ok(plan.mtu.unwrap_or(carried))

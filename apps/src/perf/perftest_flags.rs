@@ -1,5 +1,5 @@
-//! perftest's flags that these tools do not implement: those without an effect are accepted, so that command lines written for perftest run
-//! unchanged; all others are refused with the reason.
+//! Flags of perftest that these tools do not implement. Flags without an effect are accepted, so that command lines for perftest run
+//! unchanged. All others are refused with the reason.
 
 use super::plan::Tool;
 use crate::failure::Failure;
@@ -19,18 +19,18 @@ struct Flag {
 #[derive(Clone, Copy)]
 enum Value {
     None,
-    /// Any value, by this name in the help text.
+    /// Any value; the help text shows it under this name.
     Any(&'static str),
-    /// One of these, in upper or lower case.
+    /// One of these values, in upper or lower case.
     Only(&'static str, &'static [&'static str]),
 }
 
-/// What a tool does with a flag.
+/// A tool's treatment of a flag.
 #[derive(Clone, Copy)]
 enum Support {
-    /// Accepts it, and says that it has no effect for this reason.
+    /// The tool accepts the flag, and prints that it has no effect for this reason.
     NoEffect(&'static str),
-    /// Refuses it with this reason and remedy. `PROGRAM` stands for the name of the tool in perftest.
+    /// The tool refuses the flag with this reason and remedy. `PROGRAM` represents the name of the tool in perftest.
     Refused(&'static str),
 }
 
@@ -248,7 +248,7 @@ impl Flag {
         }
     }
 
-    /// Returns the flag as it is written in short: `-F` or `--odp`.
+    /// Returns the flag in its short form: `-F` or `--odp`.
     fn name(&self) -> String {
         match self.short {
             Some(letter) => format!("-{letter}"),
@@ -257,11 +257,11 @@ impl Flag {
     }
 }
 
-/// The flags of a command line that are perftest's and not implemented here.
+/// The flags of perftest on a command line that are not implemented here.
 #[derive(Clone, Debug, Default)]
 pub struct PerftestFlags {
     without_effect: Vec<String>,
-    /// The first flag that is refused, and the reason.
+    /// The first refused flag, and the reason.
     refused: Option<(String, &'static str)>,
 }
 
@@ -327,7 +327,7 @@ mod tests {
         args: PerfArgs,
     }
 
-    /// The long flags of perftest 6.29, but for those that choose the side of a raw Ethernet test.
+    /// The long flags of perftest 6.29, except those that choose the side of a raw Ethernet test.
     const LONG: &str = "\
         CPU-freq MGID aes_block_size aes_xts all atomic_type bidirectional bind_source_ip burst_size comm_rdma_cm congest_type \
         connection connectionless cpu_id cpu_util cq-mod cqe_poll credentials_path cuda_mem_type data_enc_key_app_path \
@@ -345,7 +345,7 @@ mod tests {
         use_mlu_dmabuf use_musa use_musa_bus_id use_musa_dmabuf use_musa_pcie_mapping use_neuron use_neuron_dmabuf \
         use_old_post_send use_ooo use_opencl use_rocm use_rocm_dmabuf use_rss vector vlan_en vlan_pcp wait_destroy \
         write_with_imm";
-    /// Its letters, but for those.
+    /// The letters of perftest's flags, with the same exception.
     const LETTERS: &str = "wypdimsntuSxcqIoMrQAlDfBTLEJjKkXWaFegzRvbNCHUOG";
 
     const WRITE_BW: Tool = Tool { verb: Verb::Write, kind: Kind::Bandwidth };

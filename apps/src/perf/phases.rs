@@ -4,7 +4,7 @@ use crate::units;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Consecutive phases: the number of queue pairs that send, from the first on, and the duration.
+/// Consecutive phases: the number of queue pairs that send, starting with the first, and the duration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Phases(Vec<(u32, Duration)>);
 

@@ -1,4 +1,4 @@
-//! The plan of a run, on which both sides agree before anything is sent.
+//! The plan of a run, on which both sides agree before the test.
 
 use super::args::{AtomicType, Connection, Figure, PerfArgs};
 use super::memory;
@@ -151,7 +151,7 @@ impl Plan {
         }
     }
 
-    /// Checks that this side can verify what it receives: from a shared queue, a message takes the buffer of any queue pair.
+    /// Checks that this side can verify the data that it receives. With a shared queue, a message may use the buffer of any queue pair.
     fn check_shared_receives(&self, args: &PerfArgs) -> Result<(), Failure> {
         if args.queue.shared_receives && self.verify && self.qps > 1 {
             return Err(Failure::usage(
@@ -166,24 +166,24 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns true if each side needs one buffer to send from and another one to receive into.
+    /// Returns true if each side needs separate buffers for sending and receiving.
     pub fn both_ways(&self) -> bool {
         self.bidirectional || self.tool.kind == Kind::Latency
     }
 
-    /// Returns true if the client, or else the server, sends.
+    /// Returns true if a side sends: the client if `is_client`, otherwise the server.
     pub fn sends(&self, is_client: bool) -> bool {
         self.both_ways() || is_client != self.reversed
     }
 
     /// Returns the size of one side's memory region, bytes; `None` if it exceeds the address space. A queue pair has at least 4 KiB,
-    /// because short messages of stock perftest cycle over a buffer of this size.
+    /// because short messages of stock perftest cycle through a buffer of this size.
     pub fn memory(&self) -> Option<usize> {
         let slot = usize::try_from(self.largest().max(4096)).ok()?.checked_next_multiple_of(64)?;
         slot.checked_mul(self.qps as usize)?.checked_mul(if self.both_ways() { 2 } else { 1 })
     }
 
-    /// Checks a plan that a peer sent.
+    /// Checks a plan that a peer has sent.
     ///
     /// # Errors
     /// Returns a failure if a value is out of range.
@@ -337,7 +337,7 @@ fn unfit_for_verb(verb: Verb, args: &PerfArgs) -> Option<&'static str> {
     ])
 }
 
-/// Returns true if the service has the operation (IBA table 35).
+/// Returns true if the service supports the operation (IBA table 35).
 fn serves(connection: Connection, verb: Verb) -> bool {
     match connection {
         Connection::Rc => true,
@@ -468,7 +468,7 @@ mod tests {
         assert!(wrong.to_string().contains("more than twice"), "{wrong}");
     }
 
-    /// IBA table 35, 9.4: which service has which operation, and how long a message may be.
+    /// IBA table 35, 9.4: the operations of each service, and the longest message.
     #[test]
     fn what_does_not_fit_the_tool_is_refused() {
         for (tool, line, part) in [
@@ -534,7 +534,7 @@ mod tests {
             assert!(wrong.contains(part), "{wrong}");
         }
         large.accept(WRITE_BW, &args("--max-memory 2G --clients 2")).unwrap_err();
-        // 2 TiB, more than any machine has available.
+        // 2 TiB, more than the available memory of any machine.
         let huge = Plan::new(WRITE_BW, &args("-s 2G -q 1024")).unwrap();
         let wrong = huge.accept(WRITE_BW, &args("")).unwrap_err().to_string();
         assert!(wrong.contains("2097152 MiB"), "{wrong}");

@@ -51,20 +51,20 @@ impl RateArgs {
     }
 }
 
-/// A rate of messages, and how many may be posted at once.
+/// A rate of messages, and the number that may be posted at once.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RateLimit {
     messages_per_second: f64,
     burst: u64,
-    /// Messages that the rate allowed and that were not posted in time.
+    /// Messages that the rate allowed and that were not posted within the catch-up time.
     lapsed: u64,
 }
 
 impl RateLimit {
-    /// Time whose messages are made up for after a delay, s.
+    /// Time whose messages may be posted late after a delay, s.
     const CATCH_UP: f64 = 1e-3;
 
-    /// Returns how many messages may be posted `nanos` ns after the start of a run, in which `posted` were.
+    /// Returns how many messages may be posted at `nanos` ns after the start of a run in which `posted` messages were posted.
     pub fn allowed(&mut self, nanos: u64, posted: u64) -> u64 {
         let earned = (self.messages_per_second * nanos as f64 / 1e9) as u64;
         let used = posted.saturating_add(self.lapsed);
@@ -93,7 +93,7 @@ mod tests {
         assert_eq!(RateArgs::default().limit(1, 1024, 1), None);
     }
 
-    /// 4,000 messages a second: 4 in a millisecond.
+    /// The rate is 4,000 messages per second: 4 per millisecond.
     #[test]
     fn a_delay_is_made_up_for_in_part() {
         let mut limit = limit(16_000.0, RateUnit::Packets);

@@ -1,4 +1,4 @@
-//! The report as JSON: perftest's keys, and under `ferroce` all that perftest's report does not have.
+//! The report as JSON: perftest's keys, and under `ferroce` the values that perftest's report lacks.
 
 use super::plan::Verb;
 use super::report::{self, Head};
@@ -77,7 +77,7 @@ fn test_info(head: &Head) -> Value {
     })
 }
 
-/// All that the report contains.
+/// The contents of the report.
 #[derive(Debug)]
 #[allow(missing_docs)]
 pub struct Record<'a> {
@@ -88,7 +88,7 @@ pub struct Record<'a> {
     pub counters: &'a Counters,
     /// The use of the CPUs in the last run, %, if it is reported.
     pub cpu: Option<f64>,
-    /// Queue pair 0 at the end of the last run.
+    /// State of queue pair 0 at the end of the last run.
     pub qp: Option<QpReport>,
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// The interval between two rows of a queue pair.
 const EVERY: Duration = Duration::from_millis(10);
 
-/// A CSV file with a row for each queue pair every 10 ms.
+/// A CSV file with a row per queue pair every 10 ms.
 #[derive(Debug)]
 pub struct Series {
     file: PathBuf,
@@ -24,7 +24,7 @@ struct Row {
     /// The time since 1970, s.
     seconds: f64,
     qp: usize,
-    /// 1 if the queue pair is to send; if 0, it may still have packets in flight.
+    /// 1 if the queue pair is sending; with 0, it may still have packets in flight.
     active: u8,
     /// The pacing rate; empty for an algorithm that does not pace.
     rate_bps: Option<u64>,
@@ -44,7 +44,7 @@ impl Series {
         Ok(Self { file: file.to_owned(), writer, next: Instant::now() })
     }
 
-    /// Writes the rows that are due. `each` returns for a queue pair whether it is to send, and the bytes that have completed.
+    /// Writes the rows that are due. `each` returns for a queue pair whether it is sending, and the bytes that have completed.
     ///
     /// # Errors
     /// Returns a failure if the core has stopped, or the file cannot be written.
@@ -53,7 +53,7 @@ impl Series {
         if now < self.next {
             return Ok(());
         }
-        // Late rows leave a gap. The later rows are on the same grid.
+        // After a delay, rows are missing; later rows keep the same interval.
         while self.next <= now {
             self.next += EVERY;
         }

@@ -22,7 +22,7 @@ use verbs::congestion::Congestion;
 use verbs::observe::QpReport;
 use verbs::{Device, DeviceInfo, Mtu};
 
-/// The longest time for which messages of UC and UD may stay in the network.
+/// The longest time for which messages of UC and UD may be in transit.
 const IN_TRANSIT: Duration = Duration::from_secs(2);
 
 /// One side of a test.
@@ -77,7 +77,7 @@ impl<'a> Session<'a> {
     pub fn run(mut self, handshake: &mut dyn Handshake) -> Result<(), Failure> {
         let result = self.test(handshake);
         if result.is_err() {
-            // The counters help to explain the failure. A device that has ended has none, and is itself the reason: requests are flushed.
+            // The counters help to explain the failure. A device that has ended has none; its error then explains the flushed requests.
             let counters = self.link.device.counters().map_err(failed)?;
             let _ =
                 self.print(&format!("{LINE}\n Counters of {}\n{}{LINE}", self.info.port, Shown(&counters)));
@@ -85,7 +85,7 @@ impl<'a> Session<'a> {
         result?.map_or(Ok(()), |slow| Err(Failure::run(slow)))
     }
 
-    /// Returns what is below its limit, once the report is printed.
+    /// Runs the test. Returns a description of a value below its limit after printing the report.
     fn test(&mut self, handshake: &mut dyn Handshake) -> Result<Option<String>, Failure> {
         let own = self.link.side();
         let peer = handshake.swap_sides(&own, &mut || self.link.idle())?;
@@ -142,7 +142,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Prints each latency, if the flags ask for that, and the headings again.
+    /// Prints each latency if the flags request it, and then the headings again.
     fn show_samples(&self, latencies: &Latencies) -> Result<(), Failure> {
         let OutputArgs { unsorted, histogram, .. } = self.args.output;
         if !self.args.output.prints_samples() {
@@ -169,7 +169,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Prints a part of the report, unless only one figure is wanted.
+    /// Prints a part of the report, unless the flags select a single figure.
     fn print(&self, text: &str) -> Result<(), Failure> {
         if self.args.output.only.is_none() { outln!("{text}") } else { Ok(()) }
     }
@@ -223,8 +223,8 @@ impl<'a> Session<'a> {
         report::with_cpu(&row, self.cpu)
     }
 
-    /// Runs one size on both sides. The server's row has what the client measured, or the sum of both directions. `None` if a stock peer
-    /// does not report its results and this side has none.
+    /// Runs one size on both sides. The server's row has the client's measurement, or the sum of both directions. Returns `None` if a stock
+    /// peer does not report its results and this side has none.
     fn measure(
         &mut self,
         handshake: &mut dyn Handshake,
@@ -324,7 +324,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Returns true if data leaves the outbound buffers of this side: it sends, or the peer READs.
+    /// Returns true if data leaves the outbound buffers of this side, by its own messages or the peer's READs.
     fn is_source(&self) -> bool {
         self.plan.bidirectional || (self.plan.tool.verb == Verb::Read) != self.link.sends
     }
@@ -354,7 +354,7 @@ impl<'a> Session<'a> {
         }
         self.await_data(size)?;
         if !handshake.tells() {
-            // A Ferroce peer compares its own received data. Stock perftest does not know the pattern.
+            // A Ferroce peer compares its own received data. Stock perftest does not use the pattern.
             let wrong = if self.is_sink() { self.difference(size)? } else { None };
             return match wrong {
                 None => {

@@ -26,7 +26,7 @@ impl Bandwidth {
         Self { size, messages, peak: 0.0, average: rate * size as f64, rate }
     }
 
-    /// Returns the sum of both directions.
+    /// Returns the sum of both directions, with the messages of `self`.
     pub fn plus(self, other: Self) -> Self {
         Self {
             size: self.size,
@@ -42,15 +42,15 @@ impl Bandwidth {
 #[derive(Debug, Default)]
 pub struct Stamps {
     posted: Vec<u64>,
-    /// Messages completed so far, and the time, ns.
+    /// Total of completed messages, and the time in ns.
     completed: Vec<(u64, u64)>,
 }
 
 impl Stamps {
-    /// The limit on messages. Above it there is no peak, as in perftest.
+    /// The limit on messages. Above it no peak is computed, as in perftest.
     pub const LIMIT: u64 = 20_000;
 
-    /// Allocates room for `messages`, so that the run itself does not allocate.
+    /// Allocates memory for `messages`, so that the run itself does not allocate.
     pub fn with_capacity(messages: u64) -> Self {
         let room = usize::try_from(messages.min(Self::LIMIT)).unwrap_or(0);
         Self { posted: Vec::with_capacity(room), completed: Vec::with_capacity(room) }
@@ -107,13 +107,13 @@ pub struct Latency {
     pub rate: f64,
 }
 
-/// A histogram of latencies from 1 ns to 60 s with three significant digits. Recording allocates only if samples are kept, and then seldom.
+/// A histogram of latencies from 1 ns to 60 s with three significant digits. Recording allocates only if samples are kept, and then rarely.
 #[derive(Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
     /// The number of latencies in a sample, times 1000 for µs.
     divisor: f64,
-    /// Every sample in its order, ns, if they are kept.
+    /// All samples in the order of recording, ns, if they are kept.
     samples: Option<Vec<u64>>,
 }
 
@@ -135,12 +135,12 @@ impl Latencies {
         Self { samples: Some(Vec::with_capacity(1 << 20)), ..self }
     }
 
-    /// Returns the latencies in the order in which they were recorded, µs; none unless they are kept.
+    /// Returns the latencies in the order in which they were recorded, µs; empty unless samples are kept.
     pub fn samples(&self) -> Vec<f64> {
         self.samples.iter().flatten().map(|&nanos| nanos as f64 / self.divisor).collect()
     }
 
-    /// Records an exchange of `nanos` ns. More than 60 s count as 60 s.
+    /// Records an exchange of `nanos` ns. Longer exchanges than 60 s are recorded as 60 s.
     pub fn record(&mut self, nanos: u64) {
         self.histogram.saturating_record(nanos.clamp(1, Self::LONGEST_NS));
         if let Some(samples) = &mut self.samples {

@@ -5,11 +5,11 @@ use super::link::Link;
 use super::plan::{Amount, Plan};
 use crate::failure::Failure;
 
-/// Checks the counters after a run of atomics that began at zero: the sums at the target, and the values that the last atomics returned at
+/// Checks the counters after a run of atomics that began at zero: the sums at the target, and the values that the last atomics returned to
 /// the initiator.
 ///
 /// # Errors
-/// Returns a failure with the queue pair whose counter is wrong.
+/// Returns a failure that identifies the queue pair whose counter is wrong.
 pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
     let Amount::Messages(count) = plan.amount else {
         return Err(Failure::usage("--verify counts atomics: give -n in place of -D"));
@@ -25,7 +25,7 @@ pub fn atomics(link: &Link, plan: &Plan) -> Result<(), Failure> {
     outln!(" verified: {count} atomics on each of {} QPs", link.qps.len())
 }
 
-/// Returns the counter after `count` atomics: FETCH_ADD adds 1; CMP_SWAP replaces 0 by 1, and then changes nothing.
+/// Returns the counter after `count` atomics: FETCH_ADD adds 1; CMP_SWAP replaces 0 by 1, and then has no effect.
 fn after(atomic: AtomicType, count: u64) -> u64 {
     match atomic {
         AtomicType::FetchAndAdd => count,

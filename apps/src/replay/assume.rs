@@ -1,4 +1,4 @@
-//! The parameters that a trace does not contain, with the source of each.
+//! The parameters that a trace lacks, with the source of each.
 
 use super::Args;
 use cc::{HpccConfig, Rate};
@@ -55,7 +55,7 @@ impl Assumed {
     /// Chooses each parameter: a flag overrides the name of the file, which overrides the settings of the reference runs.
     pub fn new(args: &Args, file: &Path) -> Self {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
-        // The HPCC authors' own script at 100 Gb/s.
+        // The name refers to the HPCC authors' own script, for 100 Gb/s.
         let script = name.contains("hpcc_runpy");
         let bps = |flag: Option<Rate>| flag.map(Rate::as_bps);
         let base_rtt = args.base_rtt.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));

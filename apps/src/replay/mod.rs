@@ -54,7 +54,7 @@ pub struct Args {
     json: bool,
 }
 
-/// Replays the files. The exit code is 0 if every state is equal, or else 1.
+/// Replays the files. The exit code is 0 if every state is equal, and otherwise 1.
 ///
 /// # Errors
 /// Returns a failure if HPCC++ rejects the parameters, or if a file cannot be read or parsed.

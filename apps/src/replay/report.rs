@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use cc::Hpcc;
 use serde::Serialize;
 
-/// The limit on mismatches that are reported one by one; more are only counted.
+/// The limit on mismatches that are reported individually; others are only counted.
 const TOLD: usize = 10;
 /// The relative tolerance of U.
 const UTILISATION_TOLERANCE: f64 = 1e-9;
@@ -38,7 +38,7 @@ pub struct Report {
     assumed: Assumed,
     rows: u64,
     flows: usize,
-    /// Values that differ; a row has up to 5.
+    /// Number of values that differ, up to 5 per row.
     mismatches: u64,
     first_mismatches: Vec<Mismatch>,
     largest_error: Largest,

@@ -1,4 +1,4 @@
-//! The format of a trace: a header row, then a row for each acknowledgement that a sender received, with its raw telemetry and the sender's
+//! The format of a trace: a header row, then a row per acknowledgement that a sender received, with its raw telemetry and the sender's
 //! state after it.
 
 use crate::input::Table;
@@ -78,8 +78,8 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens a file, possibly compressed by gzip, and reads its header. A count of sent bytes is worth `unit` × 128 B, a count of queue
-    /// length `unit` × 80 B.
+    /// Opens a file, possibly compressed by gzip, and reads its header. The unit of sent bytes is `unit` × 128 B, the unit of queue length
+    /// is `unit` × 80 B.
     pub fn open(path: &Path, unit: u32) -> Result<Self, String> {
         let mut table = Table::open(path).map_err(|error| error.to_string())?;
         let columns = Columns::find(table.header().map_err(|error| explain(&error))?)?;

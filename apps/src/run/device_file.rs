@@ -1,13 +1,13 @@
-//! Prepares the files of RDMA devices that programs look for.
+//! Creates the files of RDMA devices that programs search for.
 //!
-//! UCX takes a device only if there is a character device of its name in `/dev/infiniband`, which UCX may read and write and never opens.
-//! There is one for each of eight devices. Other programs read `/sys/class/infiniband`, a folder that no process can create in sysfs: an
-//! overlay adds an empty one, in which the devices of the settings are described (`verbs/src/sysfs.rs`). All of it is in a separate mount
-//! namespace of the program, and hides the files of real devices there. Only an empty folder `/dev/infiniband` is left behind, if there was
-//! none.
+//! UCX uses a device only if `/dev/infiniband` contains a character device of its name that UCX may read and write; UCX never opens it.
+//! This module creates one for each of eight devices. Other programs read `/sys/class/infiniband`, a folder that no process can create in
+//! sysfs. An overlay adds an empty folder, which then describes the devices of the settings (`verbs/src/sysfs.rs`). All files are in a
+//! separate mount namespace of the program, where they hide the files of real devices. Only an empty folder `/dev/infiniband` remains, if
+//! there was none.
 //!
-//! A container with default capabilities may not mount. There, links to `/dev/null` in its own `/dev` satisfy UCX, and remain. The devtmpfs
-//! of a machine gets none: its containers and its real devices use it, too.
+//! A container with default capabilities may not mount. There, links to `/dev/null` in its own `/dev` satisfy UCX, and remain. In the
+//! devtmpfs of a machine no links are created, because its containers and its real devices use it, too.
 
 use datapath::mounts::PrivateMounts;
 use std::ffi::OsString;
@@ -19,17 +19,17 @@ use verbs::{DeviceConfig, sysfs};
 
 /// The folder of device files.
 const DEVICES: &str = "/dev/infiniband";
-/// The folder of descriptions, and the one above it, which is of sysfs.
+/// The folder of descriptions, and its parent, which sysfs contains.
 const CLASS: &str = sysfs::CLASS;
 const CLASSES: &str = "/sys/class";
-/// The name of our mounts in the list of mounts.
+/// The source of Ferroce's mounts in the list of mounts.
 const SOURCE: &str = "ferroce";
 
-/// UCX assumes RoCE v1 if sysfs has no entry, and receives datagrams over IPv6 only: the first GID is IPv6's link-local one.
+/// UCX assumes RoCE v1 if sysfs has no entry, and then receives datagrams only over IPv6. The first GID is the link-local IPv6 address.
 pub const UCX_SETTING: (&str, &str) = ("UCX_IB_GID_INDEX", "0");
 
-/// Puts the files in place for the program that this process becomes, as far as permitted: any program may use UCX, as `mpirun` and Python
-/// do, and runs without the files, too.
+/// Creates the files for the program that this process executes, as far as permitted. Any program may use UCX, as `mpirun` and Python do,
+/// and also runs without the files.
 pub fn place(command: &[String]) {
     let before = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     if is_placed(&before) {
@@ -40,7 +40,7 @@ pub fn place(command: &[String]) {
     if forbidden && !is_of_the_machine(&before) && link().is_ok() {
         return;
     }
-    // A user without the right is not told at every start: most programs need no file.
+    // A user without the privilege is not warned at every start, because most programs need no file.
     if !forbidden || command.iter().any(|word| word.contains("ucx")) {
         note!("warning: {}", warning(&error));
     }
@@ -53,12 +53,12 @@ pub fn describe_devices(configs: &[DeviceConfig]) {
     }
 }
 
-/// [`UCX_SETTING`], unless the user chose.
+/// Returns [`UCX_SETTING`], unless the user has set the variable.
 pub fn setting() -> Option<(&'static str, OsString)> {
     std::env::var_os(UCX_SETTING.0).is_none().then(|| (UCX_SETTING.0, UCX_SETTING.1.into()))
 }
 
-/// Returns one line: why there are no files, who misses them, and the remedy.
+/// Returns one line with the reason why the files are missing, the programs that need them, and the remedy.
 fn warning(error: &io::Error) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => {
@@ -73,7 +73,7 @@ fn warning(error: &io::Error) -> String {
     )
 }
 
-/// Returns the device files' paths.
+/// Returns the paths of the device files.
 fn files() -> impl Iterator<Item = PathBuf> {
     (0..8).map(|number| Path::new(DEVICES).join(format!("ferroce{number}")))
 }
@@ -103,7 +103,7 @@ fn mount() -> io::Result<()> {
     Ok(())
 }
 
-/// Mounts an empty folder of descriptions.
+/// Mounts an empty folder for the descriptions.
 fn describe(mounts: &PrivateMounts) -> io::Result<()> {
     if !Path::new(CLASS).is_dir() {
         let above = Path::new(DEVICES).join(".class");
@@ -123,7 +123,7 @@ fn link() -> io::Result<()> {
     Ok(())
 }
 
-/// Creates a folder that every user may read, whatever the umask. Returns false if it exists.
+/// Creates a folder that every user may read, regardless of the umask. Returns false if it exists.
 fn create(folder: &Path) -> io::Result<bool> {
     match fs::create_dir(folder) {
         Ok(()) => fs::set_permissions(folder, Permissions::from_mode(0o755)).map(|()| true),
@@ -132,23 +132,23 @@ fn create(folder: &Path) -> io::Result<bool> {
     }
 }
 
-/// Returns true if the files are there, by a `ferroce run` around this one. On virtual hosts only device files may be: each has its own
-/// sysfs.
+/// Returns true if the files exist, created by an outer `ferroce run`. Virtual hosts may have only the device files, because each has its
+/// own sysfs.
 fn is_placed(mounts: &str) -> bool {
     files().all(|file| is_device(&file))
         && filesystem(mounts, CLASS).is_some_and(|(_, source)| source == SOURCE)
 }
 
-/// Returns true if the folder of device files is in the machine's devtmpfs, or if that is not known.
+/// Returns true if the folder of device files is in the machine's devtmpfs, or if that is unknown.
 fn is_of_the_machine(mounts: &str) -> bool {
     let kind = [DEVICES, "/dev", "/"].iter().find_map(|folder| filesystem(mounts, folder));
     kind.is_none_or(|(kind, _)| kind == "devtmpfs")
 }
 
-/// Returns the type and the source of what is mounted at `at`, from the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
+/// Returns the type and the source of the mount at `at`, from the text of `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 fn filesystem<'a>(mounts: &'a str, at: &str) -> Option<(&'a str, &'a str)> {
     let mut found = mounts.lines().filter_map(|line| line.split_once(" - "));
-    // Of mounts at one place, the last is visible.
+    // Of several mounts at one place, the last is visible.
     let (_, kind) = found.rfind(|(place, _)| place.split(' ').nth(4) == Some(at))?;
     let mut words = kind.split(' ');
     Some((words.next()?, words.next()?))

@@ -50,7 +50,7 @@ fn line(name: &str, value: OsString, plain: bool) -> Result<String, Failure> {
     match plain {
         _ if value.contains(['\n', '\0']) => Err(wrong(&value)),
         true => Ok(format!("{name}={value}")),
-        // A semicolon: `eval $(ferroce env)`, without quotes, joins the lines.
+        // With semicolons, `eval $(ferroce env)` also works without quotes, which joins the lines.
         false => Ok(format!("export {name}='{}';", value.replace('\'', r"'\''"))),
     }
 }

@@ -1,5 +1,5 @@
-//! `ferroce guard`: the process that informs the peers of a program under `ferroce run` when that has ended, however that came about. The
-//! library starts it with the program's first connection (`datapath/src/siblings/guard.rs`).
+//! `ferroce guard`: the process that informs the peers of a program under `ferroce run` when the program has ended in any way. The library
+//! starts it with the program's first connection (`datapath/src/siblings/guard.rs`).
 
 use crate::failure::Failure;
 use datapath::engine;
@@ -16,7 +16,7 @@ pub fn run() -> Result<ExitCode, Failure> {
     engine::guard().map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 
-/// The variable by which the library finds this executable.
+/// Returns the variable in which the library finds this executable.
 pub fn setting() -> Option<(&'static str, OsString)> {
     Some((guard::PROGRAM, std::env::current_exe().ok()?.into()))
 }

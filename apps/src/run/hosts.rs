@@ -1,4 +1,4 @@
-//! Connected hosts on this machine: network namespaces, with a veth pair between two, or each to the switch.
+//! Connected hosts on this machine: network namespaces, connected by a veth pair or by a switch.
 
 use super::stale;
 use crate::failure::Failure;
@@ -11,21 +11,21 @@ use std::thread;
 
 /// The interface of each host.
 pub const INTERFACE: &str = "eth0";
-/// The line that `ferroce switch` prints once it forwards.
+/// The line that `ferroce switch` prints when it starts to forward.
 const SWITCHING: &str = "switching between";
 
 /// The link between the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
-    /// A veth pair; of two hosts only.
+    /// A veth pair, for two hosts only.
     Cable,
-    /// `ferroce switch`, as fast as it can.
+    /// `ferroce switch` without a rate limit.
     Switch,
-    /// `ferroce switch`, each port at this rate, and so with telemetry.
+    /// `ferroce switch` with this rate at each port, so that it writes telemetry.
     Shaped(Rate),
 }
 
-/// The hosts; removed when dropped.
+/// The hosts. Dropping them removes them.
 pub struct Hosts {
     prefix: String,
     count: u8,
@@ -33,13 +33,13 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// Makes `count` hosts with links of `mtu`.
+    /// Creates `count` hosts with links of `mtu`.
     ///
     /// # Errors
-    /// Returns a failure if `ip` is missing or refused: it takes root.
+    /// Returns a failure if `ip` is missing or fails, for example without root.
     pub fn make(count: u8, mtu: u16, link: Link) -> Result<Self, Failure> {
         stale::sweep();
-        // From here on, everything created so far is removed even if a later step fails.
+        // From here on, dropping `hosts` removes everything created so far, even if a later step fails.
         let mut hosts =
             Self { prefix: format!("{}{}", stale::PREFIX, std::process::id()), count, switch: None };
         match link {
@@ -62,12 +62,12 @@ impl Hosts {
         self.count
     }
 
-    /// A host's namespace.
+    /// Returns the name of a host's namespace.
     pub fn namespace(&self, rank: u8) -> String {
         format!("{}-{rank}", self.prefix)
     }
 
-    /// A host's address.
+    /// Returns a host's address.
     pub fn address(rank: u8) -> Ipv4Addr {
         Ipv4Addr::new(10, 79, 0, rank + 1)
     }
@@ -88,7 +88,7 @@ impl Hosts {
             ip(&["netns", "add", &host])?;
             let peer = ["peer", "name", &port, "mtu", &mtu, "netns", &centre];
             ip(&[&["-n", &host, "link", "add", INTERFACE, "mtu", &mtu, "type", "veth"], &peer[..]].concat())?;
-            // The switch is not a host: it answers no requests.
+            // The switch is not a host and must not answer requests.
             let quiet = format!("net.ipv6.conf.{port}.disable_ipv6=1");
             command("ip", &["netns", "exec", &centre, "sysctl", "-q", "-w", &quiet])?;
             send_frames_as_they_are(&centre, &port)?;
@@ -100,7 +100,7 @@ impl Hosts {
     fn set_up(&self, rank: u8) -> Result<(), Failure> {
         let host = self.namespace(rank);
         send_frames_as_they_are(&host, INTERFACE)?;
-        // The link-local address can be used at once, because no other host can have it.
+        // The link-local address can be used at once, because no other host can have the same address.
         let at_once = format!("net.ipv6.conf.{INTERFACE}.accept_dad=0");
         command("ip", &["netns", "exec", &host, "sysctl", "-q", "-w", &at_once])?;
         let address = format!("{}/24", Self::address(rank));
@@ -128,7 +128,7 @@ impl Hosts {
         if !said.any(|line| line.contains(SWITCHING)) {
             return Err(failed("it ended before it forwarded a frame".into()));
         }
-        // Its later output is its report, which is not needed here; unread, it would block the process.
+        // Its further output is a report, which is not needed here. Unread output would block the process.
         thread::spawn(move || said.for_each(drop));
         Ok(())
     }
@@ -141,13 +141,13 @@ impl Hosts {
 impl Drop for Hosts {
     fn drop(&mut self) {
         if let Some(switch) = &mut self.switch {
-            // It may have ended by itself.
+            // The switch may have ended already.
             let _ = switch.kill();
             let _ = switch.wait();
             let _ = ip(&["netns", "del", &self.switch_namespace()]);
         }
         for rank in 0..self.count {
-            // One that was not created cannot be removed.
+            // A namespace that was not created cannot be removed.
             let _ = ip(&["netns", "del", &self.namespace(rank)]);
         }
     }
@@ -157,7 +157,7 @@ fn switch_port(rank: u8) -> String {
     format!("port{rank}")
 }
 
-/// A veth leaves checksums and segments to a device that is none: frames that the core or the switch sees must be whole.
+/// Disables offloads: a veth omits checksums and segmentation, but the core and the switch need complete frames.
 fn send_frames_as_they_are(namespace: &str, interface: &str) -> Result<(), Failure> {
     let offloads = ["tx", "off", "rx", "off", "tso", "off", "gso", "off", "gro", "off"];
     let ethtool = ["netns", "exec", namespace, "ethtool", "-K", interface];

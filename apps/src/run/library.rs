@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 const LIBRARY: &str = "libibverbs.so.1";
 const MANAGER: &str = "librdmacm.so.1";
 
-/// Returns the folder that `FERROCE_LIB` names, or `dropin` beside this program, or else the installed one: `ferroce` in `lib`, or in
-/// `lib`'s folder of this architecture, to which Debian's package installs it.
+/// Returns the folder in `FERROCE_LIB`, or else `dropin` in the folder of this program, or else the installed folder: `ferroce` in `lib`,
+/// or in `lib`'s folder of this architecture, where Debian's package installs it.
 ///
 /// # Errors
 /// Returns a failure if none of them contains the library.
@@ -34,24 +34,25 @@ pub fn folder() -> Result<PathBuf, Failure> {
 
 /// Returns the folders in which packages install the libraries below `lib`.
 fn installed(lib: &Path) -> [PathBuf; 2] {
-    // As dpkg-architecture names it: `x86_64-linux-gnu`.
+    // The name of dpkg-architecture: `x86_64-linux-gnu`.
     let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
-    // A path without `..`: it is printed, and stays in the program's environment.
+    // The path is printed and stays in the program's environment, so it should not contain `..`.
     let lib = lib.canonicalize().unwrap_or_else(|_| lib.to_owned());
     [lib.join(architecture).join("ferroce"), lib.join("ferroce")]
 }
 
-/// Returns the loader's search path with `folder` first, and only there.
+/// Returns the loader's search path with `folder` at its start, and not elsewhere.
 pub fn search_path(folder: &Path) -> OsString {
     first("LD_LIBRARY_PATH", &[folder.to_owned()])
 }
 
-/// Returns the libraries that the loader loads before a program's own. Their symbols come first, whatever name the program's copy has.
+/// Returns the libraries that the loader loads before a program's own. Their symbols take precedence, whatever the name of the program's
+/// copy.
 pub fn preload(folder: &Path) -> OsString {
     first("LD_PRELOAD", &[LIBRARY, MANAGER].map(|name| folder.join(name)))
 }
 
-/// Returns the list of paths in a variable with `ours` first, and only there.
+/// Returns the list of paths in a variable with `ours` at its start, and not elsewhere.
 fn first(variable: &str, ours: &[PathBuf]) -> OsString {
     let others = std::env::var_os(variable).unwrap_or_default();
     let others: Vec<_> = std::env::split_paths(&others)

@@ -61,7 +61,7 @@ pub struct Args {
     command: Vec<String>,
 }
 
-/// Runs the program in this process's place, or in each of the hosts.
+/// Executes the program in this process, or runs it in each of the hosts.
 ///
 /// # Errors
 /// Returns a failure if the libraries or the program are missing, or the hosts cannot be created.
@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     device_file::place(&args.command);
     device_file::describe_devices(&args.settings.devices());
     let mut command = Command::new(program);
-    // On a kernel without ambient capabilities, the program gets what it got before.
+    // On a kernel without ambient capabilities, the program has the capabilities that it would have without `ferroce run`.
     if let Err(error) = capabilities::hand_on() {
         tracing::debug!("capabilities are not handed on: {error}");
     }

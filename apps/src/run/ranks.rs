@@ -1,4 +1,4 @@
-//! One command in each host, its output line by line with the rank before it.
+//! Runs one command in each host, and prints its output line by line after the rank.
 
 use super::hosts::{Hosts, INTERFACE};
 use super::stale;
@@ -14,17 +14,17 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// The time between two checks for ended processes.
+/// The interval between checks for ended processes.
 const LOOK: Duration = Duration::from_millis(20);
-/// The time that the server has to listen before its peers start.
+/// The time for which the server may start before its peers do.
 const HEAD_START: Duration = Duration::from_millis(1500);
-/// The time for which the others may go on once one has failed.
+/// The time for which the other ranks may continue after one has failed.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// The variables that the libraries read.
 type Settings = [(&'static str, OsString)];
 
-/// A rank's process, and the reader of its output.
+/// A rank's process, and the readers of its output.
 struct Rank {
     child: Child,
     readers: Vec<JoinHandle<()>>,
@@ -32,28 +32,28 @@ struct Rank {
 }
 
 impl Rank {
-    /// Returns whether its output has ended: its process, and all that this one started, have closed it.
+    /// Returns whether the output has ended: the process and all its descendants have closed it.
     fn is_silent(&self) -> bool {
         self.readers.iter().all(JoinHandle::is_finished)
     }
 }
 
-/// Runs `command` in each host until all have ended, or one has failed; returns the first failing rank's exit code.
+/// Runs `command` in each host until all ranks have ended, or one has failed. Returns the exit code of the first rank that failed.
 ///
 /// # Errors
-/// Returns a failure if the program can't be started, or a signal came.
+/// Returns a failure if the program cannot be started, or a signal arrived.
 pub fn run(hosts: &Hosts, command: &[String], settings: &Settings) -> Result<ExitCode, Failure> {
     let mut ranks = Vec::new();
     let result = start_all(hosts, command, settings, &mut ranks)
         .and_then(|()| wait_all(&mut ranks, GRACE, |line| note!("{line}")));
     for (number, rank) in (0..).zip(&mut ranks) {
         if rank.ended.is_none() {
-            // It may have ended since.
+            // The process may have ended in the meantime.
             let _ = rank.child.kill();
             let _ = rank.child.wait();
         }
         if !rank.is_silent() {
-            // A process that outlives the one that started it keeps the output open.
+            // A process that outlives its parent keeps the output open.
             stale::end_programs(&hosts.namespace(number));
         }
         rank.readers.drain(..).for_each(|reader| drop(reader.join()));
@@ -61,7 +61,7 @@ pub fn run(hosts: &Hosts, command: &[String], settings: &Settings) -> Result<Exi
     Ok(result?.map_or(ExitCode::SUCCESS, |status| ExitCode::from(code(status))))
 }
 
-/// As a shell has it: 128 and the number of the signal that ended the program.
+/// Returns the exit code as a shell reports it: 128 plus the number of the signal that ended the program.
 fn code(status: ExitStatus) -> u8 {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1) as u8
 }
@@ -83,7 +83,7 @@ fn start_all(
 
 fn start(hosts: &Hosts, command: &[String], settings: &Settings, rank: u8) -> Result<Rank, Failure> {
     let failed = |error: io::Error| Failure::run(format!("rank {rank} does not start: {error}"));
-    // In the sysfs of its host, which `ip netns exec` mounts, it puts the device files in place.
+    // `ferroce run` creates the device files in the sysfs of the host, which `ip netns exec` mounts.
     let ferroce = std::env::current_exe().map_err(failed)?;
     let mut child = die_with_parent(&mut Command::new("ip"))
         .args(["netns", "exec", &hosts.namespace(rank)])
@@ -106,7 +106,7 @@ fn start(hosts: &Hosts, command: &[String], settings: &Settings, rank: u8) -> Re
     Ok(Rank { child, readers: readers.into_iter().flatten().collect(), ended: None })
 }
 
-/// Each word for this rank. The server has no peer: a word that is `{peer}` alone is left out for rank 0.
+/// Returns the command's words for this rank. The server has no peer: for rank 0, a word that consists of `{peer}` is omitted.
 fn substitute(command: &[String], rank: u8, own: Ipv4Addr, server: Ipv4Addr) -> Vec<String> {
     let words = command.iter().filter(|word| rank > 0 || *word != "{peer}");
     let put = |word: &String| {
@@ -125,19 +125,19 @@ fn copy<W: Write>(
         let (mut from, mut line) = (BufReader::new(from), Vec::new());
         while input::line(&mut from, &mut line).unwrap_or(false) {
             let line = String::from_utf8_lossy(&line);
-            // Without a reader, the loss does not matter.
+            // Without a reader of the output, its loss does not matter.
             let _ = writeln!(to(), "{rank}| {line}");
         }
     })
 }
 
-/// Programs meet by TCP: the server listens once it is ready. One that does so by other means has its head start.
+/// Waits until the server listens, because programs connect by TCP. A server that does not use TCP has [`HEAD_START`].
 fn wait_until_listening(namespace: &str) -> Result<(), Failure> {
     let until = Instant::now() + HEAD_START;
     while Instant::now() < until {
         signals::check()?;
         let sockets = Command::new("ip").args(["netns", "exec", namespace, "cat", "/proc/net/tcp"]).output();
-        // The fourth column: 0A is LISTEN.
+        // In the fourth column, 0A is LISTEN.
         if sockets
             .is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|line| line.contains(" 0A ")))
         {
@@ -148,9 +148,9 @@ fn wait_until_listening(namespace: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits until all have ended and closed their output, or `grace` has passed since one failed. Returns the status of the first that failed:
-/// only then may any be left, and `say` gets a line for each. It also gets one, but no rank is ended, when the server is left alone for
-/// `grace`.
+/// Waits until all ranks have ended and closed their output, or until `grace` has passed since one failed. Returns the status of the first
+/// rank that failed. Passes a line to `say` for each rank that is then still running. Also passes one when only the server has been running
+/// for `grace`, but ends no rank.
 fn wait_all(
     ranks: &mut [Rank],
     grace: Duration,
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(substitute(&command, 1, own, server), ["prog", "-r1", "--bind=10.79.0.2", "10.79.0.1"]);
     }
 
-    /// Starts ranks that end with the status they read from their input, or at once with the one given.
+    /// Starts ranks that end with the status in `at_once`, or with a status that they read from their input.
     fn started<const N: usize>(at_once: [Option<u8>; N]) -> [Rank; N] {
         at_once.map(|status| {
             let script = status.map_or("read status; exit $status".into(), |status| format!("exit {status}"));
@@ -226,7 +226,7 @@ mod tests {
         let line = |rank| format!("rank {rank}: killed, since rank 1 failed (exit status: 4)");
         assert_eq!(said, [line(0), line(2)]);
         for rank in &mut ranks {
-            // Its input is closed, so it ends.
+            // `wait` closes the rank's input, so the rank ends.
             rank.child.wait().unwrap();
         }
     }

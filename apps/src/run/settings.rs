@@ -1,4 +1,4 @@
-//! The settings that `ferroce run` and `ferroce env` hand to the libraries of a program, by variables of its environment.
+//! The settings that `ferroce run` and `ferroce env` pass to the libraries of a program, as variables of its environment.
 
 use super::{device_file, library};
 use crate::failure::Failure;
@@ -41,8 +41,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Refuses a port or an address for hosts that `--namespaces` creates, which have their own. Values of variables, such as those of a
-    /// shell that `ferroce env` prepared, are not meant for these hosts and are passed over.
+    /// Refuses a port or an address for hosts that `--namespaces` creates, which have their own. Values from variables, such as those of a
+    /// shell that `ferroce env` prepared, are ignored, because they do not apply to these hosts.
     ///
     /// # Errors
     /// Returns a usage failure that names the flag.
@@ -94,7 +94,7 @@ impl Settings {
         Ok(())
     }
 
-    /// Warns if no flag, variable or file names a port, so that programs would see no device.
+    /// Warns if no flag, variable or file selects a port, because programs would then find no device.
     pub fn warn_without_port(&self) {
         let configs = DeviceConfig::all_from(self.config.as_deref(), self.port.as_deref());
         if configs.is_ok_and(|configs| configs.iter().all(|config| config.port().is_none())) {
@@ -122,7 +122,7 @@ impl Settings {
     /// Returns the variables that the loader and the libraries in `folder` read, with their values.
     ///
     /// # Errors
-    /// Returns a usage failure if a setting is wrong: the program itself would report it only when it opens its device.
+    /// Returns a usage failure if a setting is wrong. The program itself would report it only when it opens its device.
     pub fn variables(&self, folder: &Path) -> Result<Vec<(&'static str, OsString)>, Failure> {
         self.check()?;
         let mut settings = vec![("LD_LIBRARY_PATH", library::search_path(folder))];
@@ -146,7 +146,7 @@ impl Settings {
     }
 }
 
-/// A flag's value, unless it comes from the variable.
+/// Returns a flag's value, unless it comes from the variable.
 fn given<'a>(value: Option<&'a str>, variable: Option<&str>) -> Option<&'a str> {
     value.filter(|value| Some(*value) != variable)
 }

@@ -1,22 +1,22 @@
-//! Removes what runs left behind whose `ferroce run --namespaces` was killed: their namespaces, the programs in these, and DPDK's empty
+//! Removes the remains of runs whose `ferroce run --namespaces` was killed: their namespaces, the programs in these, and DPDK's empty
 //! runtime folders.
 //!
-//! A namespace belongs to the process whose number is in its name. It is stale once there is no process of that number. A process in
-//! another PID namespace cannot be seen: do not share `/run/netns` with one.
+//! A namespace's name contains the id of the process that created it. The namespace is stale if no process has this id. Processes in
+//! another PID namespace are invisible: do not share `/run/netns` with one.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::{fs, io};
 
-/// The first part of the names of namespaces; the process and the rank follow.
+/// The prefix of the names of namespaces. The process and the rank follow.
 pub const PREFIX: &str = "ferroce-";
-/// The folder in which `ip netns` keeps its names.
+/// The folder in which `ip netns` stores names.
 const NAMES: &str = "/run/netns";
 
-/// The folder in which DPDK creates one for each process, as root.
+/// The folder in which DPDK, as root, creates a folder per process.
 const FOLDERS: &str = "/var/run/dpdk";
 
-/// Removes every stale namespace and folder. What can't be removed stays for the next run.
+/// Removes every stale namespace and folder. Those that cannot be removed remain for the next run.
 pub fn sweep() {
     sweep_folders(Path::new(FOLDERS));
     let Ok(names) = fs::read_dir(NAMES) else { return };
@@ -27,26 +27,26 @@ pub fn sweep() {
     }
 }
 
-/// Removes the empty folders of processes that are gone.
+/// Removes the empty folders of processes that have ended.
 fn sweep_folders(above: &Path) {
     for entry in fs::read_dir(above).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
         if owner.is_some_and(|owner| !lives(owner)) {
-            // One that is not empty stays.
+            // A folder that is not empty remains.
             let _ = fs::remove_dir(entry.path());
         }
     }
 }
 
-/// The process that a namespace belongs to; `None` if the name is not of our making.
+/// Returns the process that created a namespace; `None` if `ferroce run` did not create it.
 fn owner(name: &str) -> Option<u32> {
     let (owner, place) = name.strip_prefix(PREFIX)?.split_once('-')?;
     (place == "switch" || place.parse::<u8>().is_ok()).then(|| owner.parse().ok())?
 }
 
-/// Returns whether the process lives. If another process has its number by now, its namespaces stay until that one ends: better than to
-/// end the programs of a run whose binary has another name.
+/// Returns whether the process exists. If another process now has its id, the namespaces remain until that process ends. A check of the
+/// name could end the programs of a run whose binary has another name.
 fn lives(process: u32) -> bool {
     Path::new("/proc").join(process.to_string()).exists()
 }
@@ -54,15 +54,15 @@ fn lives(process: u32) -> bool {
 fn remove(name: &str) {
     note!("removing the stale namespace {name}: the run that created it was killed");
     end_programs(name);
-    // Another run may have removed it meanwhile.
+    // Another run may have removed it in the meantime.
     let _ = output("ip", &["netns", "del", name]);
 }
 
-/// Ends every process in this namespace, also those whose parent is gone.
+/// Ends every process in this namespace, including those whose parent has ended.
 pub fn end_programs(namespace: &str) {
     let inside = output("ip", &["netns", "pids", namespace]).map(|out| out.stdout).unwrap_or_default();
     for process in String::from_utf8_lossy(&inside).split_whitespace() {
-        // It may have ended by itself.
+        // The process may have ended already.
         let _ = output("kill", &["-KILL", process]);
     }
 }

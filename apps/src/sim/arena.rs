@@ -50,7 +50,7 @@ pub struct Cell {
     pub hosts: String,
     pub algorithm: String,
     pub seed: u64,
-    /// The reason if this combination cannot run.
+    /// The reason why this combination cannot run, if it cannot.
     pub refused: Option<String>,
     /// The figures in the order of [`COLUMNS`], each empty if the scenario has none.
     pub figures: Vec<String>,

@@ -51,7 +51,7 @@ fn table(cells: &[Cell]) -> String {
     text + "</table>"
 }
 
-/// Returns the mean of a figure over the seeds, with its number of decimals, or an empty text.
+/// Returns the mean of a figure over the seeds, with the figure's number of decimals, or an empty text.
 fn mean(seeds: &[Cell], column: usize) -> String {
     let figures = || seeds.iter().filter_map(|cell| cell.figures.get(column)).filter(|text| !text.is_empty());
     let Some(first) = figures().next() else { return String::new() };

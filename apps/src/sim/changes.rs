@@ -14,7 +14,7 @@ pub(super) struct ChangeText {
     time: String,
     /// The ends of the links that change, in either order.
     link: Option<[String; 2]>,
-    /// Instead of `link`: all links of a node change.
+    /// All links of this node change, in place of those of `link`.
     node: Option<String>,
     rate: Option<String>,
     #[serde(default)]
@@ -63,7 +63,7 @@ fn links(change: &ChangeText, topology: &Topology, names: NodeNames) -> Result<V
     }
 }
 
-/// Returns what happens to them.
+/// Returns the change of the links.
 fn what(change: &ChangeText) -> Result<LinkChange, String> {
     match (&change.rate, change.down, change.up) {
         (Some(rate), false, false) => units::rate(rate).map(LinkChange::Rate),

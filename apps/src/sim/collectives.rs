@@ -1,4 +1,4 @@
-//! Flows of a scenario that wait for others: `after` of a `[[flow]]`, and `[[collective]]`.
+//! Flows of a scenario that depend on others: `after` of a `[[flow]]`, and `[[collective]]`.
 
 use super::flows::{FLOWS, FlowText, Numbering, parse_time, zero};
 use super::mistake::Mistake;
@@ -19,14 +19,14 @@ enum CollectiveKind {
 #[serde(deny_unknown_fields)]
 pub(super) struct CollectiveText {
     kind: CollectiveKind,
-    /// Number of hosts, counted from the first; all by default.
+    /// Number of hosts, from the first host on; by default all.
     hosts: Option<u32>,
     bytes: u64,
     #[serde(default = "zero")]
     start: String,
 }
 
-/// Flows, and those that wait for others.
+/// Flows, and the dependencies between them.
 #[derive(Default)]
 pub(super) struct FlowPlan {
     pub(super) flows: Vec<Flow>,

@@ -14,7 +14,7 @@ const SHARE: f64 = 0.1;
 /// The size of a packet, kB. A queue's percentile may differ by one packet because of sampling.
 const PACKET_KB: f64 = 1.0905;
 
-/// The limit on rows about one run in a file of the reference.
+/// The limit on the rows of one run in a file of the reference.
 const ROWS: usize = 10_000;
 
 /// A figure, compared with the reference's.
@@ -23,7 +23,7 @@ pub struct Compared {
     pub name: String,
     pub ours: f64,
     pub theirs: f64,
-    /// The largest difference that is accepted.
+    /// The largest accepted difference.
     pub band: f64,
 }
 
@@ -63,11 +63,11 @@ impl Ours {
     }
 }
 
-/// Compares `ours` with the rows about this scenario in `folder`: with bands over seeds (mean ± 3 standard deviations) if there are
-/// several, or else with a single run (± 10 %), and with tables by size.
+/// Compares `ours` with the rows of this scenario in `folder`: with bands over seeds (mean ± 3 standard deviations) if there are several,
+/// otherwise with a single run (± 10 %), and with tables by size.
 ///
 /// # Errors
-/// Returns a failure if the scenario has no `[reference]`, a file cannot be read, or `folder` contains no row about the scenario.
+/// Returns a failure if the scenario has no `[reference]`, a file cannot be read, or `folder` contains no row of the scenario.
 pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let Some(reference) = &scenario.reference else {
         return Err(Failure::usage(
@@ -91,7 +91,7 @@ pub fn compare(folder: &Path, scenario: &Scenario, ours: &Ours) -> Result<Vec<Co
     Ok(compared)
 }
 
-/// Returns the header of a file and the rows for which `is_it` is true; nothing if the file does not exist.
+/// Returns the header of a file and the rows for which `is_it` returns true; both are empty if the file does not exist.
 fn rows(
     file: &Path,
     is_it: impl Fn(&StringRecord) -> bool,
@@ -168,7 +168,7 @@ fn single(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compa
     Ok(compared.collect())
 }
 
-/// Compares runs of 10 ms, named by `W_ai` and maxStage: `hpcc_wai25_ms5`. The band of a queue is 10 %, and at least one packet.
+/// Compares runs of 10 ms, whose name contains `W_ai` and maxStage: `hpcc_wai25_ms5`. The band of a queue is 10 %, and at least one packet.
 fn windows(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compared>, Failure> {
     let name = reference.variant.strip_prefix("hpcc_wai").and_then(|name| name.split_once("_ms"));
     let (Some((additive, stage)), Some(ours)) = (name, ours.window) else { return Ok(Vec::new()) };
@@ -194,7 +194,7 @@ fn sizes(folder: &Path, reference: &Reference, ours: &Ours) -> Result<Vec<Compar
         for row in &rows {
             let at = |name| column(&header, row, name);
             let (Some(low), Some(high)) = (at("size_lo"), at("size_hi")) else { continue };
-            // A table without this column contains only flows that are no incast's.
+            // A table without this column contains only flows outside of incasts.
             let place = header.iter().position(|column| column == "type");
             let kind = place.and_then(|place| row.get(place)).unwrap_or("bg");
             let same =

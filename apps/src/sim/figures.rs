@@ -25,10 +25,10 @@ const EDGES: [u64; 17] = [
     1_000_000_000,
 ];
 
-/// Slowdowns of the flows of at least `low` and below `high` bytes.
+/// Slowdowns of the flows with at least `low` and fewer than `high` bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct SizeRow {
-    /// True for the flows of incasts on top of other traffic.
+    /// True for flows of incasts that were added to other traffic.
     pub is_incast: bool,
     pub low: u64,
     pub high: u64,
@@ -40,7 +40,7 @@ pub struct SizeRow {
     pub mean_fct_us: f64,
 }
 
-/// Returns the quantile `share` of `sorted`, interpolated linearly; NaN without values.
+/// Returns the quantile `share` of `sorted` with linear interpolation; NaN without values.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
     let place = last as f64 * share;
@@ -56,7 +56,7 @@ impl SizeRow {
     }
 }
 
-/// Returns the slowdowns by flow size. The first row has all sizes; sizes without flows are omitted. The rows of incasts follow those of
+/// Returns the slowdowns by flow size. The first row is of all sizes. Sizes without flows are omitted. The rows of incasts follow those of
 /// other flows.
 pub fn by_size(scenario: &Scenario, outcome: &Outcome) -> Vec<SizeRow> {
     let whole = [(EDGES[0], EDGES[16])];

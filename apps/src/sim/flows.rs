@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader, Cursor, Read};
 use std::path::Path;
 use std::time::Duration;
 
-/// The destination port of an incast's flows in the HPCC authors' flow lists. Other flows have 100.
+/// The destination port of an incast's flows in the HPCC authors' flow lists. Other flows have port 100.
 const INCAST_PORT: u32 = 200;
 
 /// The limit on times in a scenario: virtual time counts ps in 64 bits.
@@ -25,13 +25,13 @@ const LARGEST_BURST: u32 = 100_000;
 /// The limit on the flows of a run.
 pub(super) const FLOWS: usize = 10_000_000;
 
-/// Random traffic: a distribution of sizes, the load of each host's link (0 to 1), and an incast in addition.
+/// Random traffic: a distribution of sizes, the load of each host's link (0 to 1), and an optional incast.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Traffic {
     sizes: String,
     load: f64,
-    /// The link that `load` is a share of, from the first node to the second, instead of each host's.
+    /// The link to which `load` refers, from the first node to the second. By default it refers to each host's link.
     load_link: Option<[String; 2]>,
     /// Flows that a host begins at once.
     #[serde(default = "one")]
@@ -53,7 +53,7 @@ struct IncastText {
 #[serde(deny_unknown_fields)]
 pub(super) struct FlowText {
     source: Option<u32>,
-    /// Instead of `source`: one flow from each of the first `senders` hosts.
+    /// Number of senders, in place of `source`: one flow from each of the first `senders` hosts.
     senders: Option<u32>,
     destination: u32,
     bytes: u64,
@@ -61,11 +61,11 @@ pub(super) struct FlowText {
     pub(super) start: String,
     #[serde(default)]
     dscp: u8,
-    /// The entry, from 1, whose flows end before.
+    /// The number, from 1, of the entry whose flows must end first.
     pub(super) after: Option<usize>,
 }
 
-/// A row of a flow list in the format of the reference: size in bytes and start in ns. The port marks flows of an incast.
+/// A row of a flow list in the format of the reference: size in bytes and start in ns. The port identifies flows of an incast.
 #[derive(Deserialize)]
 struct Row {
     #[serde(default)]
@@ -84,17 +84,17 @@ pub(super) fn zero() -> String {
     "0ns".into()
 }
 
-/// Returns the file that `sizes` of a scenario names.
+/// Returns the file in `sizes` of a scenario, if it has one.
 pub(super) fn sizes_file(traffic: &Traffic) -> Option<&str> {
     traffic.sizes.strip_prefix("cdf:")
 }
 
-/// Parses a time that is no longer than virtual time allows.
+/// Parses a time within the limit of virtual time.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
     units::duration(text).and_then(virtual_time)
 }
 
-/// Returns `time`, or an error if it is longer than virtual time allows.
+/// Returns `time`, or an error if it exceeds the limit of virtual time.
 fn virtual_time(time: Duration) -> Result<Duration, String> {
     match time <= LONGEST {
         true => Ok(time),
@@ -119,7 +119,7 @@ impl Numbering {
         Ok(Self { first, hosts })
     }
 
-    /// Returns the host with this number, or what is wrong with the number. `what` is its key.
+    /// Returns the host with this number, or an error text. `what` is the key of the number.
     pub(super) fn host(self, what: &str, number: u32) -> Result<u32, String> {
         let Self { first, hosts } = self;
         let host = number.checked_sub(first).filter(|host| *host < hosts);
@@ -127,7 +127,7 @@ impl Numbering {
         host.ok_or_else(|| format!("{what} {number}: not a host of the topology; use {first} to {last}"))
     }
 
-    /// Returns the flow between two hosts of the file, or what is wrong with it.
+    /// Returns the flow between two hosts of the file, or an error text.
     fn flow(self, source: u32, destination: u32, bytes: u64, start: Duration) -> Result<Flow, String> {
         let (source, destination) = (self.host("source", source)?, self.host("destination", destination)?);
         if source == destination {
@@ -161,7 +161,7 @@ impl Numbering {
     }
 }
 
-/// Draws the flows that start before `time`. Files of sizes are relative to `folder`.
+/// Draws the flows that start before `time`. Paths of size files are relative to `folder`.
 pub(super) fn draw(
     traffic: &Traffic,
     time: Duration,
@@ -224,7 +224,7 @@ fn host_load(traffic: &Traffic, shape: &Shape) -> Result<f64, String> {
         return Err(format!("{from} to {to}: no shortest path leads over it; use a link that flows pass"));
     }
     let of_all_hosts = line.as_bps() as f64 * topology.hosts() as f64;
-    // The load of this link if each host's is 1.
+    // The load of this link if the load of each host's link is 1.
     let most = flows * of_all_hosts / rate;
     match traffic.load <= most {
         true => Ok(traffic.load / most),
@@ -235,7 +235,7 @@ fn host_load(traffic: &Traffic, shape: &Shape) -> Result<f64, String> {
     }
 }
 
-/// Returns the distribution that `sizes` of a scenario names.
+/// Returns the distribution in `sizes` of a scenario.
 fn sizes(traffic: &Traffic, folder: &Path) -> Result<SizeDistribution, String> {
     if let Some(file) = sizes_file(traffic) {
         let path = folder.join(file);
@@ -254,8 +254,8 @@ fn sizes(traffic: &Traffic, folder: &Path) -> Result<SizeDistribution, String> {
     }
 }
 
-/// Reads a distribution in the format of HPCC's authors: on each line a size in bytes, and the share of flows of at most that size, from
-/// 0 to 1 or in percent. Lines that begin with # are comments. Returns the number of the line that is wrong, and why.
+/// Reads a distribution in the format of HPCC's authors: per line a size in bytes, and the share of flows of at most that size, from 0 to 1
+/// or in percent. Lines that begin with # are comments. On an error, returns the number of the line and the reason.
 fn distribution(text: &str) -> Result<SizeDistribution, (usize, String)> {
     let mut points: Vec<(u64, f64)> = Vec::new();
     let mut last = 0;
@@ -340,8 +340,8 @@ pub(super) fn list(file: &Path, numbering: Numbering) -> Result<Vec<Flow>, Failu
     Ok(flows)
 }
 
-/// Reads the lines of the authors' format after the first, which promises `count` flows: source, destination, priority, port, bytes, start
-/// in seconds. The rest of the file is a comment. Their flows begin after 2 s; here the first begins at once.
+/// Reads the lines of the authors' format after the first, which contains `count`, the number of flows: source, destination, priority,
+/// port, bytes, start in seconds. The rest of the file is a comment. The authors' flows begin after 2 s; here the first begins at time 0.
 fn authors_list(mut lines: impl BufRead, count: usize, numbering: Numbering) -> Result<Vec<Flow>, String> {
     if count > FLOWS {
         return Err(format!("line 1: {count} flows: more than {FLOWS}, the limit of a run; remove some"));

@@ -1,6 +1,6 @@
 //! The keys of a scenario, for `docs/reference/scenarios.md`.
 
-/// A key, its default (empty if there is none), and what it sets.
+/// A key, its default (empty if there is none), and its description.
 #[derive(Debug)]
 pub struct ScenarioKey {
     pub name: &'static str,
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// Returns the keys that the parser expects where the text has @.
+    /// Returns the keys that the parser expects in place of @ in the text.
     fn expected(begin: &str) -> BTreeSet<String> {
         let error = toml::from_str::<Text>(&begin.replace('@', "unknown = 1")).map(drop).unwrap_err();
         let (_, names) =

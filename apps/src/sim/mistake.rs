@@ -1,13 +1,13 @@
-//! A mistake in a scenario: the key, and why its value is wrong.
+//! A mistake in a scenario: the key, and the reason why its value is wrong.
 
 use crate::failure::Failure;
 
 /// A wrong value of a key of a scenario.
 #[derive(Debug)]
 pub(super) struct Mistake {
-    /// The key; one in a table has the table's name before it: `traffic.load`.
+    /// The key. If it is in a table, the name of the table precedes it: `traffic.load`.
     key: &'static str,
-    /// The number of the entry of a list of tables, from 1; 0 if the key is no such list.
+    /// The number of the entry in a list of tables, from 1; 0 if the key is not such a list.
     entry: usize,
     why: String,
 }
@@ -17,7 +17,7 @@ impl Mistake {
         Self { key, entry: 0, why: why.into() }
     }
 
-    /// A mistake in entry `place`, from 0, of the list of tables `key`.
+    /// Creates a mistake in entry `place`, from 0, of the list of tables `key`.
     pub(super) fn in_entry(key: &'static str, place: usize, why: impl Into<String>) -> Self {
         Self { key, entry: place + 1, why: why.into() }
     }

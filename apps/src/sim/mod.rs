@@ -1,4 +1,4 @@
-//! `ferroce sim`: simulates hosts, links and switches in virtual time; one run with its files and report, sweeps, and the arena.
+//! `ferroce sim`: simulates hosts, links and switches in virtual time. Implements single runs with files and report, sweeps, and the arena.
 
 mod arena;
 mod arena_page;
@@ -171,7 +171,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what a scenario would run.
+/// Prints the contents of a scenario without a run.
 fn check(name: &str, scenario: &Scenario) -> Result<(), Failure> {
     let setup = &scenario.setup;
     setup.check().map_err(|error| Failure::usage(format!("{name}: {error}")))?;

@@ -1,6 +1,6 @@
-//! Splits many runs into shards for several machines: a shard runs every Nth job and writes a file.
+//! Divides many runs into shards for several machines: a shard runs every Nth job and writes a file.
 //!
-//! The merged files equal the output of one machine that ran all jobs, byte by byte. Results are text and integers, which JSON does not
+//! The merged files equal the output of one machine that runs all jobs, byte for byte. Results are text and integers, which JSON does not
 //! change.
 
 use crate::failure::Failure;
@@ -71,7 +71,7 @@ impl Kind {
 #[serde(deny_unknown_fields)]
 pub struct Part {
     pub kind: Kind,
-    /// Everything that determines the jobs. Parts with different values cannot be merged.
+    /// Text that determines the jobs. Parts with different texts cannot be merged.
     pub of: String,
     /// The number of jobs of all parts.
     pub jobs: usize,

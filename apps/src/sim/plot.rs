@@ -32,10 +32,10 @@ pub struct Axes<'a> {
 }
 
 const SIZE: (u32, u32) = (900, 320);
-/// The limit on the points drawn of a line.
+/// The limit on drawn points per line.
 const POINTS: usize = 3000;
 
-/// The palette of Okabe and Ito, whose colours colour-blind people can distinguish, and grey. Repeats after 8 lines.
+/// The palette of Okabe and Ito, whose colours colour-blind people can distinguish, and grey. It repeats after 8 lines.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

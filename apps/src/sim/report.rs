@@ -163,7 +163,7 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
             &[line],
         )?;
     }
-    // The first row has all sizes.
+    // The first row is of all sizes.
     let sizes: Vec<&SizeRow> = rows.iter().skip(1).filter(|row| !row.is_incast).collect();
     if sizes.len() > 1 {
         let middle = |row: &SizeRow| {
@@ -193,7 +193,7 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
     let first = scenario.first_host;
     let micros = |time: u64| time as f64 / 1e3;
     let rows = &outcome.series;
-    // The first port's figures are the row's own.
+    // The row itself has the figures of the first port.
     let at = |row: &Row, port: usize| match port.checked_sub(1) {
         Some(other) => row.others[other],
         None => PortRow { queue: row.queue, tx_bytes: row.tx_bytes },

@@ -34,7 +34,7 @@ pub(super) struct Text {
     pub(super) links: Option<PathBuf>,
     #[serde(default)]
     compat: Compat,
-    /// The kind of hosts; defaults to endpoints, and to the model with `compat = "hpcc-ns3"`.
+    /// The kind of hosts. The default is endpoints, or with `compat = "hpcc-ns3"` the model.
     host: Option<HostKind>,
     /// Payload of a full packet, bytes.
     mtu: Option<u32>,
@@ -51,14 +51,14 @@ pub(super) struct Text {
     /// Switches stamp like a Linux IOAM node.
     #[serde(default)]
     linux_ioam: bool,
-    /// The probability that a host falsifies a report on a path.
+    /// The probability that a host forges a path report.
     #[serde(default)]
     lie: f64,
-    /// Hosts ignore packets that only Ferroce understands, such as probes.
+    /// Hosts do not support Ferroce's own opcodes, such as those of probes.
     #[serde(default)]
     deaf: bool,
     sample: Option<String>,
-    /// The ports of the series: two nodes each.
+    /// The ports of the series, each as two nodes.
     #[serde(default)]
     sample_ports: Vec<[String; 2]>,
     #[serde(default = "zero")]
@@ -122,8 +122,8 @@ struct ClassText {
     weights: [std::num::NonZeroU8; 2],
 }
 
-/// The queue length, bytes, above which subscribed senders get direct responses, and the shortest interval between two responses to a
-/// sender.
+/// The queue length, bytes, above which a switch sends direct responses to subscribed senders, and the shortest interval between two
+/// responses to a sender.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct DirectText {
@@ -175,7 +175,7 @@ struct ApplicationText {
     rate: String,
 }
 
-/// The congestion control of the flows of a DSCP, instead of `congestion`.
+/// The congestion control of the flows of a DSCP, in place of `congestion`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RivalText {
@@ -213,16 +213,16 @@ pub struct Scenario {
     pub setup: Setup,
     pub reference: Option<Reference>,
     pub first_host: u32,
-    /// Names of the ports of the series: `s1_h3`; of the one to the first flow's destination, `host 3`.
+    /// Names of the ports of the series: `s1_h3`, or `host 3` for the port towards the first flow's destination.
     pub ports: Vec<String>,
     /// Probable mistakes in the scenario, each with its remedy.
     pub warnings: Vec<String>,
 }
 
-/// Reads the scenario `name`, a path, whose content is `text`. `vary` replaces values of keys of `congestion`.
+/// Reads the scenario `name`, a path, with the content `text`. `vary` replaces values of keys of `congestion`.
 ///
 /// # Errors
-/// Returns a failure with the line and the key that is wrong, and why.
+/// Returns a failure with the line, the wrong key and the reason.
 pub fn read(
     name: &str,
     text: &str,
@@ -287,7 +287,7 @@ fn folder_of(name: &str) -> &Path {
     Path::new(name).parent().unwrap_or(Path::new(""))
 }
 
-/// Returns the files that the scenario `name` with this content names.
+/// Returns the files to which the scenario `name` with this content refers.
 pub fn files(name: &str, text: &str) -> Vec<PathBuf> {
     let Ok(keys) = toml::from_str::<Text>(text) else { return Vec::new() };
     let folder = folder_of(name);
@@ -295,7 +295,7 @@ pub fn files(name: &str, text: &str) -> Vec<PathBuf> {
     keys.links.into_iter().chain(sizes).map(|file| folder.join(file)).collect()
 }
 
-/// Returns the flows that the scenario itself describes.
+/// Returns the flows in the scenario itself.
 fn own_flows(
     keys: &Text,
     numbering: Numbering,
@@ -316,7 +316,7 @@ fn own_flows(
     Ok(flows)
 }
 
-/// Returns the congestion control of the flows of a DSCP, if the scenario has any.
+/// Returns the congestion control of `[rival]`, if the scenario has one.
 fn rival(keys: &Text, line: Rate) -> Result<Option<(u8, Congestion)>, Mistake> {
     let Some(rival) = &keys.rival else { return Ok(None) };
     if rival.dscp > 63 {
@@ -415,12 +415,12 @@ fn settings(keys: &Text, ecn: Option<EcnText>, setup: Setup) -> Result<Setup, Mi
     })
 }
 
-/// Returns the name of a congestion control as a scenario gives it.
+/// Returns the name of a congestion control in the syntax of scenarios.
 pub fn algorithm_name(congestion: &Congestion) -> &'static str {
     if congestion.upgrade.is_some() { "auto" } else { congestion.algorithm.name() }
 }
 
-/// Returns the likely mistakes of a scenario whose links have these rates, if its packets are real.
+/// Returns the likely mistakes of a scenario whose links have these rates. `rates` is `None` for model hosts.
 fn warnings(name: &str, congestion: &Congestion, is_marked: bool, rates: Option<Vec<Rate>>) -> Vec<String> {
     let unmarked = (!is_marked && congestion.algorithm.wants_ecn()).then(|| unmarked(name, congestion));
     let rates = rates.filter(|_| has_speed_codes(congestion)).map(units::without_code).unwrap_or_default();
@@ -434,7 +434,7 @@ fn unmarked(name: &str, congestion: &Congestion) -> String {
     )
 }
 
-/// Returns whether switches write telemetry that names their links' rates by codes.
+/// Returns whether switches write telemetry in which codes represent the rates of links.
 const fn has_speed_codes(congestion: &Congestion) -> bool {
     let is_used = congestion.in_band.is_some() || congestion.probe_interval.is_some();
     is_used && matches!(congestion.format, Format::Hpcc | Format::Ifa)
@@ -462,7 +462,7 @@ fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText>
     }
 }
 
-/// Returns the reference's name of a run with the values of `vary`: `hpcc_ms0`, `dctcp`.
+/// Returns the name of a run with the values of `vary` in the reference: `hpcc_ms0`, `dctcp`.
 fn varied(reference: Reference, vary: &[(String, String)]) -> Reference {
     let other =
         |variant: String, (key, value): &(String, String)| match (key.as_str(), variant.split_once("_ms")) {
@@ -493,7 +493,7 @@ fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
     Ok((Conventions { payload, ..sizes }, hosts))
 }
 
-/// The suffix that marks `dcqcn` with a window in a reference's names.
+/// The suffix of a `dcqcn` with a window in a reference's names.
 const WINDOWED: &str = "_vwin";
 
 /// Parses congestion control in the syntax of `ferroce.toml`. With `compat = "hpcc-ns3"`, DCTCP and DCQCN have the parameters of the
@@ -509,7 +509,7 @@ fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<C
             parts.push(format!("{key}={value}"));
         }
     }
-    // Settings of the replaced algorithm may not exist in the new one.
+    // The new algorithm may not have the settings of the replaced one.
     if let Some(name) = vary.iter().any(|(key, _)| key == "cc").then(|| parts[0].parse().ok()).flatten() {
         let is_used = |part: &String| {
             let setting =

@@ -3,7 +3,7 @@
 use cc::Rate;
 use fabric::sim::Topology;
 
-/// The names of nodes in a scenario: `h` and the number of a host, from `first` on, or `s` and the number of a switch, from 1 on.
+/// The names of nodes in a scenario: `h` and the number of a host, counted from `first`, or `s` and the number of a switch, counted from 1.
 #[derive(Clone, Copy)]
 pub(super) struct NodeNames {
     first: u32,
@@ -16,7 +16,7 @@ impl NodeNames {
         Self { first, hosts, switches }
     }
 
-    /// Returns the node with this name, or why there is none.
+    /// Returns the node with this name, or an error text.
     pub(super) fn node(self, name: &str) -> Result<usize, String> {
         let Self { first, hosts, switches } = self;
         let number = |first: usize| name.get(1..)?.parse::<usize>().ok()?.checked_sub(first);
@@ -44,7 +44,6 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Returns the names of its nodes.
     pub(super) const fn names(&self) -> NodeNames {
         NodeNames::new(self.first_host, self.topology.hosts(), self.topology.switches())
     }

@@ -28,7 +28,7 @@ struct Run {
     scenario: Scenario,
 }
 
-/// The limit on the runs of a sweep, which keeps the figures of all until the end.
+/// The limit on the runs of a sweep, whose figures remain in memory until the end.
 const MOST: u64 = 100_000;
 
 /// Runs every combination of values with every seed.
@@ -81,8 +81,8 @@ fn one(vary: &Vary, seed: u64, read: &Read<'_>) -> Result<Run, Failure> {
     Ok(Run { name, seed, ours: Ours::of(&scenario, &outcome, &rows), scenario })
 }
 
-/// Returns all combinations of values: `max_stage=0,5` and `eta=0.95,0.99` have four. Returns a failure if they are more than [`MOST`] runs
-/// with `seeds` each.
+/// Returns all combinations of values: `max_stage=0,5` and `eta=0.95,0.99` have four. Returns a failure if they amount to more than
+/// [`MOST`] runs with `seeds` seeds each.
 fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
     let mut all: Vec<Vary> = vec![Vec::new()];
     let mut runs = seeds;

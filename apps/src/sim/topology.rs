@@ -1,4 +1,4 @@
-//! The topology of a scenario: one with a name, or a graph whose links are listed in the scenario or in a file.
+//! The topology of a scenario: a named one, or a graph whose links are listed in the scenario or in a file.
 
 use super::flows::parse_time;
 use super::mistake::Mistake;
@@ -34,7 +34,7 @@ pub(super) enum TopologyKind {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LinkText {
-    /// `h` and a number of a host, `s` and a number of a switch.
+    /// Names of both nodes: `h` and the number of a host, or `s` and the number of a switch.
     ends: [String; 2],
     rate: Option<String>,
     delay: Option<String>,
@@ -99,7 +99,7 @@ fn refuse_unused(text: &Text) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// Returns the topology with a name.
+/// Returns a named topology.
 fn with_name(text: &Text) -> Result<Shape, Mistake> {
     let (line, delay) = (needed_rate(text)?, needed_delay(text)?);
     let fabric = match &text.fabric_rate {
@@ -183,7 +183,7 @@ fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
     let hosts = needs("hosts", text.hosts, NODES)?;
     let switches = needs("switches", text.switches, NODES)?;
     let names = NodeNames::new(first, hosts, switches);
-    // For links without their own. A wrong one is refused if a link needs it.
+    // Defaults of links. An invalid one is refused only if a link uses it.
     let common_rate = text.rate.as_deref().map(units::rate);
     let common_delay = text.delay.as_deref().map(parse_time);
     let link = |(place, link): (usize, &LinkText)| {
@@ -212,9 +212,8 @@ fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
 }
 
 /// Reads a graph in the format of the simulator of HPCC's authors: a line with the numbers of nodes, switches and links, a line with the
-/// switches' numbers, then a line for each link: two nodes, rate, delay, error rate. The rest of the file is a comment. The other nodes are
-/// hosts, with consecutive numbers.
-/// Returns the number of the line that is wrong, and why.
+/// switches' numbers, then a line per link: two nodes, rate, delay, error rate. The rest of the file is a comment. The other nodes are
+/// hosts, with consecutive numbers. On an error, returns the number of the line and the reason.
 fn file_graph(text: &str) -> Result<Graph, (usize, String)> {
     let mut lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     let mut lines = lines.by_ref().filter(|(_, line)| !line.is_empty());
@@ -266,7 +265,7 @@ fn numbers(line: &str) -> Option<Vec<usize>> {
     line.split_whitespace().map(|word| word.parse().ok()).collect()
 }
 
-/// Reads a line of a graph's file. `names` has the node of each number.
+/// Reads a line of a graph's file. `names` maps each number to a node.
 fn link(line: &str, names: &[Option<usize>]) -> Result<Link, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let [from, to, rate, delay, errors] = words[..] else {
@@ -282,7 +281,7 @@ fn link(line: &str, names: &[Option<usize>]) -> Result<Link, String> {
     Ok(Link { loss, ..Link::new([node(from)?, node(to)?], rate, parse_time(delay)?) })
 }
 
-/// Returns the error with nodes as the scenario, or the file with these `numbers`, names them.
+/// Returns the error with the nodes' names in the scenario, or with their `numbers` in the file.
 fn spelled(error: GraphError, hosts: usize, first: u32, numbers: Option<&[usize]>) -> Mistake {
     let name = |node: usize| match (numbers.and_then(|numbers| numbers.get(node)), node.checked_sub(hosts)) {
         (Some(number), _) => format!("node {number}"),

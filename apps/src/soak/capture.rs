@@ -1,4 +1,4 @@
-//! Writes a broken run to disk: its frames as pcap, and the harm done to them as text.
+//! Writes a failed run to disk: its frames as pcap, and the faults that affected them as text.
 
 use crate::failure::Failure;
 use fabric::soak::Broken;

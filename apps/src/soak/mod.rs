@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// The least number of seeds with which an unreached rare path is a failure. Fewer seeds may miss one by chance.
+/// The least number of seeds for which an unreached rare path is a failure. Fewer seeds may miss one by chance.
 const ENOUGH: u64 = 5_000;
-/// The number of broken seeds after which a soak stops.
+/// The number of failed seeds after which a soak stops.
 const GIVE_UP: usize = 20;
 
 /// The command line of `ferroce soak`.
@@ -139,7 +139,7 @@ impl Soak {
         Self { known, seeds, cores, next, done, reached: Mutex::default(), broken: Mutex::default() }
     }
 
-    /// Returns the next seed: first those that once failed, then those of the range.
+    /// Returns the next seed: first the seeds that failed in the past, then those of the range.
     fn take(&self) -> Option<u64> {
         let count = self.count();
         let place = self

@@ -1,6 +1,6 @@
 //! The switch's side of `ferroce switch ctl`: a Unix socket, on which a separate thread reads and checks requests.
 //!
-//! Only checked rules reach the switch's thread. A connection carries one request and its answer, each a line of JSON. Connections are
+//! Only checked rules reach the switch's thread. A connection carries one request and its answer, each as a line of JSON. Connections are
 //! served concurrently.
 
 use super::rules::{Rules, Running, Script};
@@ -42,7 +42,7 @@ pub enum Request {
     Remove(String),
 }
 
-/// The running rules after a request, or why it was refused.
+/// The running rules after a request, or the reason why it was refused.
 pub type Answer = Result<Vec<Line>, String>;
 
 /// A running rule and its counts. Its JSON keys are stable.
@@ -64,7 +64,7 @@ pub struct Line {
     pub happened: u64,
 }
 
-/// A request to the switch's thread: optionally changes the rules, and returns the counts of all rules.
+/// A request to the switch's thread, which may change the rules and returns the counts of all rules.
 struct Ask {
     change: Option<Vec<FaultRule>>,
     counts: SyncSender<Vec<RuleReport>>,
@@ -74,7 +74,7 @@ struct Socket(PathBuf);
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Someone may have removed it.
+        // Another process may have removed it.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -101,7 +101,7 @@ impl Bound {
             if net::UnixStream::connect(path).is_ok() {
                 return Err(wrong(&"another switch listens there; choose another path"));
             }
-            // Left by a switch that was killed.
+            // A switch that was killed left it.
             fs::remove_file(path).map_err(|error| wrong(&error))?;
         }
         let remedy = |error: io::Error| {

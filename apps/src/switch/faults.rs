@@ -1,7 +1,6 @@
 //! Parses a script of faults for `ferroce switch --faults FILE` and `ferroce switch ctl`.
 //!
-//! The whole script is checked before any of it is used. An error states the line, the key and its value, the mistake, and what to write
-//! instead.
+//! The whole script is checked before any rule is used. An error contains the line, the key and its value, the mistake, and a remedy.
 
 use crate::units;
 use datapath::port_spec::PortSpec;
@@ -169,7 +168,7 @@ impl Draft {
         Ok(())
     }
 
-    /// Returns the rule, after checking that its keys fit its action.
+    /// Returns the rule after checks that its keys suit its action.
     fn rule(mut self, start: usize) -> Result<FaultRule, Wrong> {
         let place = |key: &str| self.places.get(key).copied();
         if let Some(until) = self.rule.until.filter(|until| *until <= self.rule.after) {
@@ -277,8 +276,8 @@ fn psns(text: &str) -> Option<RangeInclusive<u32>> {
     (first <= last && last <= MOST).then_some(first..=last)
 }
 
-/// Parses an opcode by its number, `0x0a`, or by the operation's name in the specification, `rdma-write-only`, which selects the opcodes of
-/// all services.
+/// Parses an opcode: a number such as `0x0a`, or the operation's name in the specification, such as `rdma-write-only`, which selects the
+/// opcodes of all services.
 fn opcodes(text: &str) -> Option<Opcodes> {
     let number = number(text);
     let named =

@@ -1,4 +1,4 @@
-//! Detects that an interface of the switch's ports was deleted, which no frame reveals.
+//! Detects that an interface of the switch's ports was deleted, which frames do not show.
 
 use crate::failure::Failure;
 use crate::signals::Interface;
@@ -26,7 +26,7 @@ impl Links {
     /// Checks the interfaces at most every 250 ms. Prints the loss of each once.
     ///
     /// # Errors
-    /// Returns a failure when fewer than two ports are left, between which nothing can be forwarded.
+    /// Returns a failure when fewer than two ports remain, between which no frame can be forwarded.
     pub fn check(&mut self, now: Instant) -> Result<(), Failure> {
         if now < self.next {
             return Ok(());

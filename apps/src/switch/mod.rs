@@ -135,7 +135,7 @@ pub struct Args {
     tool: Option<Tool>,
 }
 
-/// The subcommands for a switch that runs.
+/// The subcommands for a running switch.
 #[derive(Debug, clap::Subcommand)]
 enum Tool {
     /// Show and change the faults of a running switch
@@ -233,7 +233,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         recorder.note(runner.switch(), end);
     }
     let last = runner.switch().report(end);
-    // The switch has ended, so this may wait for the printer.
+    // The switch has ended, so waiting for the printer delays no frame.
     let _ = turns.reports.send(Message::End(last));
     let ended = turns.ended.take();
     drop((turns, recorder));
@@ -284,7 +284,7 @@ struct Turns {
     next: Instant,
     end: Option<Instant>,
     signals: Signals,
-    /// The report of a phase for which the channel had no room yet.
+    /// The report of a phase that did not fit in the channel.
     waiting: Option<Message>,
     links: Links,
     control: Option<Control>,
@@ -314,7 +314,7 @@ impl Turns {
             && now >= self.next
         {
             self.next = now + interval;
-            // If the printer is slow, it misses this report. The counters are cumulative.
+            // A slow printer skips this report. The counters are cumulative.
             let _ = self.reports.try_send(Message::Interval(switch.report(now)));
         }
     }

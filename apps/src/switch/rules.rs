@@ -1,4 +1,4 @@
-//! The fault rules of a running switch: those of the script at its start, changed by `ferroce switch ctl`.
+//! The fault rules of a running switch: the rules of its initial script, with the changes of `ferroce switch ctl`.
 
 use super::faults::{self, Fault, TELL_APART};
 use crate::failure::Failure;
@@ -61,12 +61,12 @@ impl Rules {
         &self.running
     }
 
-    /// Returns the rules in the form that [`Switch`](fabric::Switch) needs.
+    /// Returns the rules as the type that [`Switch`](fabric::Switch) uses.
     pub fn for_switch(&self) -> Vec<FaultRule> {
         self.running.iter().map(|running| running.fault.rule.clone()).collect()
     }
 
-    /// Returns these rules and those of `script`. `now` is the time since the start of the switch, from which the script's times count.
+    /// Returns these rules and those of `script`, whose times count from `now`, the time since the start of the switch.
     ///
     /// # Errors
     /// Returns the file, the line and the mistake if the script is wrong or conflicts with a running rule.
@@ -108,7 +108,7 @@ impl Rules {
         Self { running: Vec::new(), ..self.clone() }.with(script, now)
     }
 
-    /// Returns these rules without the one called `name`.
+    /// Returns these rules without the rule `name`.
     ///
     /// # Errors
     /// Returns the existing names if no rule has this name.

@@ -64,14 +64,14 @@ impl Recorder {
         Ok((Self { every, next, turn: now, pause, origin, series, rows }, thread))
     }
 
-    /// Called after each turn of the switch: records the interval if it has ended.
+    /// Records the interval if it has ended. Must be called after each turn of the switch.
     pub fn after<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         self.pause = self.pause.max(now.saturating_since(self.turn));
         self.turn = now;
         if now < self.next {
             return;
         }
-        // A late turn lengthens its interval. The later intervals end on the same grid.
+        // A late turn lengthens its interval. The later intervals end at multiples of `every` as before.
         while self.next <= now {
             self.next = self.next + self.every;
         }
@@ -81,7 +81,7 @@ impl Recorder {
     /// Ends the interval now and records it.
     pub fn note<B: PacketBuf>(&mut self, switch: &mut Switch<B>, now: Instant) {
         let seconds = (self.origin + now.saturating_since(Instant::ZERO)).as_secs_f64();
-        // If the disk is full, the thread has ended, and returns the error when it is joined.
+        // On a full disk the thread has ended; joining it returns the error.
         let _ = self.rows.send((seconds, std::mem::take(&mut self.pause), self.series.take(switch, now)));
     }
 }

@@ -100,7 +100,7 @@ pub fn ethertype(text: &str) -> Result<u16, String> {
     verbs::congestion::parse_ethertype(text)
 }
 
-/// Returns the numbers of this network for protocols to which no registry assigns one.
+/// Returns this network's numbers of protocols without a registered number.
 fn numbers(args: &Args) -> Result<Numbers, Failure> {
     Numbers::new(args.int_port, args.aecn_option)
         .and_then(|numbers| numbers.with_csig_tpid(args.csig_tpid))
@@ -118,7 +118,7 @@ fn told(args: &Args) -> Result<Option<Direct>, Failure> {
     Ok(Some(Direct { dscp: args.direct_dscp, key, epoch, ..direct }))
 }
 
-/// Returns the rules of the script of faults; none without a script.
+/// Returns the rules of the fault script; no rules without a script.
 ///
 /// # Errors
 /// Returns a failure with the file and the line if the script is wrong.
@@ -158,7 +158,7 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     })
 }
 
-/// Warns of rates that telemetry cannot express: HPCC++ gets no telemetry of their ports.
+/// Warns of rates that telemetry cannot express, because HPCC++ receives no telemetry from these ports.
 pub fn warn_of_rates_without_code(config: &SwitchConfig) {
     for rate in units::without_code(config.ports.iter().filter_map(|port| port.rate)) {
         tracing::warn!(

@@ -1,5 +1,5 @@
-//! The reports of the switch: a table on standard output, and a JSON file. A separate thread writes them, so that a slow terminal delays no
-//! frame.
+//! The reports of the switch: a table on standard output, and a JSON file. A separate thread writes them, so that a slow terminal does not
+//! delay frames.
 
 use super::Args;
 use crate::failure::Failure;
@@ -98,8 +98,8 @@ impl Show {
         self.unprinted.filter(|failure| !failure.is_unread()).map_or(Ok(()), Err)
     }
 
-    /// Returns the table, a line per port. Rates refer to the time since the last table, or for a first table to the longest time in which
-    /// a port was active.
+    /// Returns the table with a line per port. Rates refer to the time since the last table. In the first table, they refer to the longest
+    /// time in which a port was active.
     fn table(&self, report: &Report) -> String {
         let mut text = format!(
             "{:<16} {:>12} {:>12} {:>10} {:>10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>9}\n",
@@ -178,8 +178,8 @@ impl Show {
         text
     }
 
-    /// Prints a table; on a terminal, over the previous one. The switch continues after an error, which is returned at the end unless the
-    /// reader has exited.
+    /// Prints a table, on a terminal over the previous one. The switch continues after an error. The thread returns it at the end, unless
+    /// the reader has exited.
     fn draw(&mut self, text: &str) {
         let mut out = String::new();
         if self.redraw && self.drawn > 0 {
@@ -226,7 +226,7 @@ fn rates(time: f64, port: &PortReport, last: Option<&PortReport>) -> (f64, f64, 
     (mbps(port.counters.rx_bytes - rx), mbps(port.counters.tx_bytes - tx), utilisation)
 }
 
-/// Returns the line that announces the switch. Scripts wait for it.
+/// Returns the line that announces the switch, for which scripts wait.
 pub fn opening(args: &Args) -> String {
     let ports: Vec<String> = args.ports.iter().map(ToString::to_string).collect();
     let rate = args.rate.map_or("unshaped".into(), |rate: Rate| rate.to_string());

@@ -1,4 +1,4 @@
-//! One TCP flow: when it sends a probe, and how HPCC++ uses the answers.
+//! One TCP flow: the times of its probes, and the use of the answers by HPCC++.
 
 use cc::{Ack, Algorithm, CongestionController, Hpcc, HpccConfig, Instant, PathTelemetry, Rate};
 use datapath::tcp::{Flow, Lease};
@@ -10,15 +10,15 @@ use std::time::Duration;
 const IN_VAIN: u32 = 10;
 /// The number of last probes whose answers are accepted.
 const REMEMBERED: usize = 16;
-/// Bounds of the interval between two probes of a flow, which is the base RTT within them (rtgwg-00 6.2.1: once per round trip).
+/// Bounds of the interval between two probes of a flow. Within them, it is the base RTT (rtgwg-00 6.2.1: once per round trip).
 const OFTEN: Duration = Duration::from_millis(1);
 const SELDOM: Duration = Duration::from_millis(100);
-/// Headers of a full segment's frame, bytes: Ethernet, IPv4, and TCP with timestamps. Telemetry counts them; the kernel's pacing does not.
+/// Header bytes of a full segment's frame: Ethernet, IPv4, and TCP with timestamps. Telemetry counts them; the kernel's pacing does not.
 const HEADERS: u64 = 14 + 20 + 32;
-/// The number of flows for which the additive increase is chosen.
+/// The number of flows for which the additive increase is configured.
 const ALLOWED_FOR: NonZeroU32 = NonZeroU32::new(32).expect("above 0");
 
-/// The target utilisation `eta`. The kernel's pacing timers release packets in bursts, whose queue is about 5 % of the capacity of a path
+/// The target utilisation `eta`. The kernel's pacing timers release packets in bursts. Their queue is about 5 % of the capacity of a path
 /// of 200 Mb/s and 6 ms. With the draft's 0.95, that queue would cost a single flow 5 % of the link.
 const TARGET: f64 = 0.98;
 
@@ -30,7 +30,7 @@ pub struct Settings {
     pub base_rtt: Option<Duration>,
 }
 
-/// The sender's state of a flow. The flow is paced once its path has answered with telemetry.
+/// The sender's state of a flow. The flow is paced after its path has answered with telemetry.
 #[derive(Debug)]
 pub struct Paced {
     algorithm: Option<Algorithm>,
@@ -39,7 +39,7 @@ pub struct Paced {
     first: Option<u32>,
     sent: u32,
     has_answered: bool,
-    /// Number and send time (ns) of each of the last probes that is not answered.
+    /// Number and send time (ns) of each of the last probes that has not been answered.
     on_their_way: [Option<(u32, u64)>; REMEMBERED],
     due: u64,
 }
@@ -58,7 +58,7 @@ impl Paced {
         }
     }
 
-    /// Returns true if the flow began, or had data acknowledged, within the last four probe intervals.
+    /// Returns true if the flow began, or data of it was acknowledged, within the last four probe intervals.
     pub fn is_active(&self, now: u64, flow: &Flow) -> bool {
         now.saturating_sub(flow.touched) < nanos(self.interval()).saturating_mul(4)
     }
@@ -77,14 +77,14 @@ impl Paced {
         Some(TcpProbe {
             source: flow.local,
             destination: flow.remote,
-            // An old sequence number, so that a stack that takes the probe for a segment discards it.
+            // An old sequence number, so that a stack without support for probes discards it as an old segment.
             sequence: flow.acknowledged.wrapping_sub(1 << 16),
             number,
             sent: now,
         })
     }
 
-    /// Handles an answer to a probe. Returns the new lease of the flow if the answer is genuine and contains telemetry. `flows` is the
+    /// Handles an answer to a probe. Returns the new lease of the flow if the answer is authentic and contains telemetry. `flows` is the
     /// number of active flows of this host.
     pub fn answer(
         &mut self,
@@ -93,7 +93,7 @@ impl Paced {
         flow: &Flow,
         (settings, flows): (Settings, usize),
     ) -> Option<Lease> {
-        // The send time authenticates the answer: only the peer and the switches on the path have seen it.
+        // The send time authenticates the answer, because only the peer and the switches on the path have received it.
         let sent = self.on_their_way.get_mut(answer.number as usize % REMEMBERED)?;
         if *sent != Some((answer.number, answer.sent)) {
             return None;
@@ -106,7 +106,7 @@ impl Paced {
         }
         let slowest = path.hops().map(|(_, hop)| hop.bandwidth).min()?;
         let line_rate = settings.line_rate.map_or(slowest, |rate| rate.min(slowest));
-        // Before its first data is acknowledged, a flow is not in the telemetry: the link looks idle to every flow that is about to begin.
+        // Before its first data is acknowledged, telemetry does not include a flow, so the link would appear idle to all flows that begin.
         if self.first == Some(flow.acknowledged) && self.algorithm.is_none() {
             return None;
         }
@@ -118,7 +118,7 @@ impl Paced {
                 additive_increase: HpccConfig::additive_increase(line_rate, TARGET, ALLOWED_FOR),
                 ..HpccConfig::new(line_rate, self.base_rtt, ALLOWED_FOR)
             };
-            // The peer may report any link rate, including one that HPCC++ rejects.
+            // The peer may report any link rate, including rates that HPCC++ rejects.
             let hpcc = Hpcc::new(config).ok()?;
             self.algorithm = Some(Algorithm::Hpcc(hpcc.starting_at(share(line_rate, flows))));
         }
@@ -147,7 +147,7 @@ impl Paced {
 }
 
 /// Creates a lease for 8 base RTTs, and at least 200 ms. Its window is 1.5 times the bytes that `rate` sends in a base RTT, and 4 segments
-/// for delayed acknowledgements: the rate limits the flow, and the window bounds the bytes in flight when answers are missing.
+/// for delayed acknowledgements. The rate limits the flow. The window bounds the bytes in flight when answers are missing.
 fn lease(now: u64, rate: Rate, base_rtt: Duration, segment: u64) -> Lease {
     let bytes = rate.bytes_in(base_rtt * 3 / 2);
     let payload = u128::from(rate.as_bps()) * u128::from(segment) / u128::from(segment + HEADERS);
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(start.rate.as_bps(), 100_000_000 * 1448 / 1514, "its share of two flows");
         assert_eq!(start.until, 18 * MS + 200 * MS);
         assert_eq!(start.window, 150_000 / 1448 + 4);
-        // 8 ms later the link has sent all that it can, 200 kB, and as much is queued.
+        // 8 ms later the link has sent its capacity of 200 kB, and as many bytes are queued.
         let busy = round(&mut paced, 18 * MS, &flow(18 * MS, 9), &path(8 * MS, 200_000, 200_000)).unwrap();
         assert!(busy.rate.as_bps() < start.rate.as_bps(), "{busy:?}");
         let mut free = busy;

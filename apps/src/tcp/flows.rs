@@ -8,13 +8,13 @@ use std::net::SocketAddrV4;
 
 type Ends = (SocketAddrV4, SocketAddrV4);
 
-/// The limit on lookups of single flows in the kernel between two refreshes. A lookup is a system call, and anyone can send packets of
+/// The limit on lookups of single flows in the kernel between two refreshes. A lookup is a system call, and any host can send packets of
 /// flows that do not exist.
 const LOOKUPS: u32 = 64;
 
 #[derive(Debug)]
 pub struct Tracked {
-    /// The flow as the kernel reported it last.
+    /// The flow in the kernel's last report.
     pub flow: Flow,
     /// The state of this host as the sender.
     pub paced: Paced,
@@ -28,7 +28,7 @@ impl Tracked {
     }
 }
 
-/// The flows that the kernel has reported; the kernel's table bounds their number.
+/// The flows that the kernel has reported. The kernel's table limits their number.
 #[derive(Debug, Default)]
 pub struct Flows {
     known: HashMap<Ends, Tracked>,
@@ -37,7 +37,7 @@ pub struct Flows {
 }
 
 impl Flows {
-    /// Replaces the flows by those that exist now, and keeps the state of those that existed before.
+    /// Replaces the flows by the flows that exist now, and keeps the state of flows that already existed.
     pub fn refresh(&mut self, flows: impl Iterator<Item = Flow>, settings: Settings) {
         let mut seen = HashMap::with_capacity(self.known.len());
         for flow in flows {

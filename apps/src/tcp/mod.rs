@@ -129,7 +129,7 @@ struct Counts {
     answers: u64,
     leases: u64,
     answered: u64,
-    /// Packets that were damaged, or not for this host or a flow of it, and probes above a flow's limit.
+    /// Packets that were damaged, or that do not belong to a flow of this host, and probes above a flow's limit.
     refused: u64,
     unsent: u64,
 }
@@ -208,7 +208,7 @@ impl Pacer {
             return;
         }
         self.addresses_due = now + ADDRESSES.as_nanos() as u64;
-        // Keeps the old addresses if they cannot be read.
+        // If the addresses cannot be read, the old ones remain.
         if let Ok(found) = addresses_of(self.index) {
             self.addresses = found
                 .iter()

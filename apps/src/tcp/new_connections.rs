@@ -3,8 +3,8 @@
 use crate::failure::Failure;
 
 const FILE: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
-/// The prefix of the names of Ferroce's own congestion controls. If `ferroce tcp` is killed, its name stays in [`FILE`], and the name
-/// before it is lost.
+/// The prefix of the names of Ferroce's own congestion controls. If `ferroce tcp` is killed, its name remains in [`FILE`], and the previous
+/// name is lost.
 const LEFT: &str = "hpcc_";
 /// The congestion controls that unprivileged programs may choose.
 const ALLOWED: &str = "/proc/sys/net/ipv4/tcp_allowed_congestion_control";
@@ -31,7 +31,7 @@ impl NewConnections {
     }
 }
 
-/// Returns an allowed congestion control that is not Ferroce's: the last one other than reno, or else reno.
+/// Returns an allowed congestion control other than Ferroce's: the last one that is not reno, or else reno.
 fn usual() -> std::io::Result<String> {
     let allowed = std::fs::read_to_string(ALLOWED)?;
     let usual =
@@ -40,7 +40,7 @@ fn usual() -> std::io::Result<String> {
 }
 
 impl Drop for NewConnections {
-    /// Restores the former congestion control, unless the default was changed in the meantime.
+    /// Restores the previous congestion control, unless the default was changed in the meantime.
     fn drop(&mut self) {
         if std::fs::read_to_string(FILE).is_ok_and(|now| now.trim() == self.ours)
             && let Err(error) = std::fs::write(FILE, &self.before)

@@ -81,7 +81,7 @@ fn show(terminal: &mut ratatui::DefaultTerminal, rows: &mut Rows, interval: Dura
         }
         if Instant::now() >= due {
             due = Instant::now() + interval;
-            // Without any process left, the next update may find one.
+            // Even if no process is left, the next update may find one.
             let _ = rows.update();
         }
     }

@@ -1,4 +1,4 @@
-//! The rows of `ferroce top`, one for each queue pair, and the payload rate of all of them.
+//! The rows of `ferroce top`, one per queue pair, and the payload rate of all queue pairs.
 
 use crate::failure::Failure;
 use crate::units::counted;
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use verbs::Qpn;
 use verbs::observe::{CoreStatus, HopStatus, ProcessStatus, QueuePairStatus};
 
-/// The limit on the updates that the sparkline shows.
+/// The limit on the updates in the sparkline.
 const HISTORY: usize = 120;
 
 /// The period of PSNs, which have 24 bits.
@@ -76,7 +76,7 @@ impl Column {
     }
 }
 
-/// A queue pair, as a row shows it.
+/// The values of a queue pair's row.
 #[derive(Clone, Debug, Default)]
 pub struct Row {
     pid: u32,
@@ -85,9 +85,9 @@ pub struct Row {
     peer: String,
     algorithm: String,
     waiting: String,
-    /// The part of `waiting` in the time since the last update, %.
+    /// The share of `waiting` in the time since the last update, %.
     share: u64,
-    /// Payload that the peer acknowledged since the last update, bit/s; `None` for READs and datagrams, which no acknowledgement counts.
+    /// Payload that the peer acknowledged since the last update, bit/s; `None` for READs and datagrams, whose payload is not acknowledged.
     rate: Option<f64>,
     packets: u64,
     /// The window and the bytes in flight, in packets of the path MTU; 0 without a connection.
@@ -116,7 +116,7 @@ impl Row {
         }
     }
 
-    /// Returns the name of the state that most of the time since the last update was spent in.
+    /// Returns the name of the state in which the queue pair spent most of the time since the last update.
     pub fn waiting(&self) -> &str {
         &self.waiting
     }
@@ -143,7 +143,7 @@ impl Row {
     }
 }
 
-/// All rows, with their order and the first one shown.
+/// All rows, with their order and the first visible one.
 pub struct Rows {
     pid: Option<u32>,
     pub column: Column,
@@ -151,7 +151,7 @@ pub struct Rows {
     pub all: Vec<Row>,
     pub first: usize,
     pub cores: Vec<String>,
-    /// Payload rates since the update before, kb/s; the newest is last.
+    /// Payload rates between updates, kb/s; the newest is last.
     pub rates: VecDeque<u64>,
     pub processes: usize,
     pub silent: usize,
@@ -178,7 +178,7 @@ impl Rows {
     /// Reads the status of the processes and replaces the rows.
     ///
     /// # Errors
-    /// Returns a failure if no process can be observed. The rows are empty then.
+    /// Returns a failure if no process can be observed. The rows are then empty.
     pub fn update(&mut self) -> Result<(), Failure> {
         let (processes, silent) = why::processes(self.pid).inspect_err(|_| self.take(&[]))?;
         self.take(&processes);
@@ -242,7 +242,7 @@ impl Rows {
     }
 }
 
-/// Returns the line of a core: the part of busy turns since the last update, frames per busy turn, and its queue pairs.
+/// Returns the line of a core: the share of busy turns since the last update, frames per busy turn, and its queue pairs.
 fn core(
     pid: u32,
     port: &str,
@@ -289,7 +289,7 @@ fn row(pid: u32, port: &str, before: Option<&QueuePairStatus>, pair: &QueuePairS
     }
 }
 
-/// Formats a number of packets: with a decimal below 10.
+/// Formats a number of packets, with one decimal below 10.
 fn packets(number: f64) -> String {
     if number < 10.0 { format!("{number:.1}") } else { format!("{number:.0}") }
 }
@@ -360,7 +360,7 @@ mod tests {
         let rates = |rows: &Rows| rows.all.iter().map(|row| row.cell(Column::Rate)).collect::<Vec<_>>();
         rows.take(&[process(1_000_000_000, 0, 0)]);
         rows.take(&[process(2_000_000_000, 2000, 0)]);
-        // 2000 packets of 1250 B in a second.
+        // 2000 packets of 1250 B in one second are 20 Mb/s.
         assert_eq!(rates(&rows), ["20.0", "0.0"]);
         let mut read = process(3_000_000_000, 3000, 0);
         read.devices[0].queue_pairs[1].acknowledged_bytes = 2_500_000;

@@ -7,11 +7,11 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 
-/// The height up to which a terminal shows no cores, lines.
+/// The height up to which the screen has no cores, lines.
 const LOW: u16 = 8;
 
 /// Returns the colour of a waiting state: red if the path or the peer fails, yellow if this host is the limit, cyan if the queue pair may
-/// not send more, green if its requests are on their way, grey without any.
+/// not send more, green if its requests are in flight, grey if it has none.
 fn colour(state: &str) -> Color {
     match state {
         "loss-recovery" | "silence" | "receiver-not-ready" => Color::Red,

@@ -1,10 +1,10 @@
-//! The causes that held a queue pair back, each with its duration, evidence and remedy.
+//! The causes of a queue pair's waits, each with its duration, evidence and remedy.
 
 use super::difference::{Difference, rate, time};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The least part of the time without a CPU that makes `cpu-starved` a cause.
+/// The least share of time without a CPU for which `cpu-starved` is a cause.
 const STARVED: f64 = 0.4;
 const STARVATION: &str = "cpu-starved";
 
@@ -13,7 +13,7 @@ pub struct Cause {
     pub name: String,
     /// The duration, ns.
     pub nanos: u64,
-    /// The part of the time watched: 0 to 1.
+    /// The share of the observed time: 0 to 1.
     pub share: f64,
     /// The cause as a sentence.
     pub says: String,
@@ -24,12 +24,12 @@ pub struct Cause {
 /// The causes of a queue pair, the longest first.
 pub struct Causes {
     pub all: Vec<Cause>,
-    /// The part of the time watched in states that `all` leaves out because each took less than 1 %: 0 to 1.
+    /// The share of the observed time in states that `all` omits, because each had less than 1 %: 0 to 1.
     pub rest: f64,
 }
 
 impl Cause {
-    /// Returns true if the time is also part of the other causes'.
+    /// Returns true if the cause's time also counts for other causes.
     pub fn overlaps(&self) -> bool {
         self.name == STARVATION
     }
@@ -43,8 +43,8 @@ impl Cause {
     }
 }
 
-/// Returns the name of the cause for a state. On a full link, congestion control holds a queue pair back by its pacing or its window. A
-/// path that loses large packets is in loss recovery first, and then silent.
+/// Returns the name of the cause for a state. On a full link, the pacing or the window of congestion control limits a queue pair. A path
+/// that loses large packets causes loss recovery first, and then silence.
 fn named<'a>(state: &'a str, difference: &Difference<'_>) -> &'a str {
     match state {
         "silence" | "loss-recovery" if difference.is_path_mtu() => "path-mtu",
@@ -53,8 +53,8 @@ fn named<'a>(state: &'a str, difference: &Difference<'_>) -> &'a str {
     }
 }
 
-/// Returns the causes, the longest first. Omits those below 1 %, except if all are. The shares add up to 1 with the rest, but for
-/// starvation, which overlaps the others.
+/// Returns the causes, the longest first. Omits causes below 1 %, unless all are. The shares and the rest add up to 1, except starvation,
+/// which overlaps the others.
 pub fn ranked(difference: &Difference<'_>) -> Causes {
     let mut times = BTreeMap::new();
     for (state, nanos) in difference.waited.iter().filter(|(_, nanos)| **nanos > 0) {
@@ -69,7 +69,7 @@ pub fn ranked(difference: &Difference<'_>) -> Causes {
     let first = causes.first().map_or("idle", |cause| cause.name.as_str());
     if starved >= STARVED && (first != "idle" || causes.len() > 1) {
         let starved = cause(STARVATION, difference.starved.min(difference.elapsed), difference);
-        // A core without a CPU is late with acknowledgements and turns, a program without one with its posts. The other causes do not
+        // A core without a CPU delays acknowledgements and turns, and a program without one delays its posts. The other causes do not
         // depend on the CPU, so they precede starvation if they lasted longer.
         let is_longer = |other: &Cause| other.nanos > starved.nanos;
         let place = match first {
@@ -191,7 +191,7 @@ fn window(difference: &Difference<'_>) -> Words {
     )
 }
 
-/// Describes waits for the peer and the path. The remedy of a suspected reason replaces the general one.
+/// Describes waits for the peer and the path. The remedy of a suspected cause replaces the general one.
 fn peer(name: &str, difference: &Difference<'_>) -> Words {
     let pair = difference.pair;
     let peer = pair.peer.as_ref().map_or("the peer".into(), |peer| peer.address.clone());
@@ -357,7 +357,7 @@ mod tests {
         after.queue_pairs[0].rate_bps = Some(20_000_000);
         let says = ranked_by(&after).says;
         assert_eq!(says, "A link of the path was busy: with fixed, it sent 20.0 of 200.0 Mb/s.");
-        // What the peer acknowledged in the second watched is measured, and comes before what is allowed.
+        // The payload that the peer acknowledged in the observed second is measured, and precedes the allowed rate.
         after.queue_pairs[0].acknowledged_bytes = 3_500_000;
         let says = ranked_by(&after).says;
         assert_eq!(says, "A link of the path was busy: with fixed, it sent 28.0 of 200.0 Mb/s.");
@@ -366,7 +366,7 @@ mod tests {
         assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");
         after.queue_pairs[0].hops[1].age = 2_000_000_000;
         assert_eq!(ranked_by(&after).name, "answer", "what was heard before the time watched");
-        // A lower reading does not hide the higher one.
+        // A lower reading does not replace the higher one.
         let mut before = device(&[]);
         before.queue_pairs[0].hops = vec![hop(0, 0, 0.2, 5_000), hop(1, 70_000, 0.9, 4_000)];
         before.queue_pairs[0].busiest = Some(1);

@@ -4,16 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use verbs::observe::{DeviceStatus, HopStatus, QueuePairStatus};
 
-/// The least utilisation at which a link limits the queue pairs that its telemetry paces. HPCC++ targets 0.95, but single readings of a link
-/// that several flows fill are often well below.
+/// The least utilisation at which a link limits the queue pairs that use its telemetry. HPCC++ targets 0.95, but single readings of a link
+/// that several flows fill are often much lower.
 const BUSY: f64 = 0.5;
 
-/// The changes of a queue pair and its device in the time watched.
+/// The changes of a queue pair and its device in the observed time.
 pub struct Difference<'a> {
     pub pair: &'a QueuePairStatus,
-    /// The queue pair at the beginning; `None` if it was created later.
+    /// The queue pair at the start; `None` if it was created later.
     earlier: Option<&'a QueuePairStatus>,
-    /// Time watched, ns.
+    /// Observed time, ns.
     pub elapsed: u64,
     /// Time in each state, ns.
     pub waited: BTreeMap<String, u64>,
@@ -33,7 +33,7 @@ impl<'a> Difference<'a> {
         starved: Duration,
     ) -> Self {
         let nothing = BTreeMap::new();
-        // A new queue pair is watched from its creation on.
+        // A new queue pair is observed from its creation on.
         let earlier = before.and_then(|device| device.queue_pair(pair.qpn));
         let waited = minus(&pair.waited, earlier.map_or(&nothing, |earlier| &earlier.waited));
         let core_of = |device: &DeviceStatus| {
@@ -61,8 +61,8 @@ impl<'a> Difference<'a> {
         self.own_core.get(name).copied().unwrap_or(0)
     }
 
-    /// Returns a reading of the path's busiest hop and its age in ns. Of the readings at the beginning and the end, it is the one with the
-    /// higher utilisation, since a single reading of a link that several flows fill may be low.
+    /// Returns a reading of the path's busiest hop and its age in ns. Of the readings at the start and the end, it is the one with the
+    /// higher utilisation, because a single reading of a link that several flows fill may be low.
     fn reading(&self) -> Option<(&HopStatus, u64)> {
         let last = self.pair.busiest_hop().map(|hop| (hop, hop.age));
         let first = self.earlier.and_then(QueuePairStatus::busiest_hop).filter(|hop| hop.age <= self.elapsed);
@@ -85,7 +85,8 @@ impl<'a> Difference<'a> {
         self.pair.round_trip.map(|trip| self.pair.window as f64 * 8e9 / trip.max(1) as f64)
     }
 
-    /// Returns the rate at which the queue pair sent as text: the acknowledged payload if there is any, or else what window and pacing allow.
+    /// Returns the rate at which the queue pair sent as text: the acknowledged payload if there is any, otherwise the rate that window and
+    /// pacing allow.
     pub fn sent(&self) -> String {
         let paced = self.pair.rate_bps.map(|bps| bps as f64);
         let allowed = || [self.window_rate(), paced].into_iter().flatten().reduce(f64::min);
@@ -105,7 +106,7 @@ impl<'a> Difference<'a> {
         Some(format!("hop {} of the path: {} B queued{part}, {} ago", hop.index, hop.queue, time(age)))
     }
 
-    /// Returns true if a reading within the time watched shows that the link of the busiest hop limits the queue pair.
+    /// Returns true if a reading within the observed time shows that the link of the busiest hop limits the queue pair.
     pub fn is_congested(&self) -> bool {
         let is_busy = |part: Option<f64>| part.is_some_and(|part| part >= BUSY);
         self.reading().is_some_and(|(hop, _)| hop.age <= self.elapsed && is_busy(hop.utilisation))

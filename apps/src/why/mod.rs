@@ -1,4 +1,4 @@
-//! `ferroce why`: what the queue pairs of running processes wait for, in sentences.
+//! `ferroce why`: describes in sentences for what the queue pairs of running processes wait.
 
 mod cause;
 mod difference;
@@ -19,7 +19,7 @@ use verbs::observe::{self, AttachError, Diagnosis, HopStatus, ProcessStatus};
 /// The interval between checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The limits on queue pairs, and on causes of each, that the text shows.
+/// The limits on queue pairs, and on causes per queue pair, in the text.
 const SHOWN: usize = 8;
 const CAUSES: usize = 3;
 
@@ -39,7 +39,7 @@ pub struct Args {
     pub json: bool,
 }
 
-/// What held a queue pair back.
+/// The causes of a queue pair's waits.
 pub struct Answer {
     process: u32,
     command: String,
@@ -54,7 +54,7 @@ pub struct Answer {
     causes: Causes,
 }
 
-/// Watches the processes and prints what their queue pairs waited for.
+/// Observes the processes and prints for what their queue pairs waited.
 ///
 /// # Errors
 /// Returns a failure if no process can be observed, none has the queue pair, or a signal arrives.
@@ -67,7 +67,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     for (before, starvation) in &before {
         let after = match observe::read(before.pid) {
             Ok(after) => after,
-            // If one process was requested, its end is the answer. Of several processes, any may end.
+            // If one process was requested, its end is the answer. Of several processes, each may end.
             Err(error) if args.pid.is_some() => return Err(Failure::run(error.to_string())),
             Err(_) => continue,
         };
@@ -94,7 +94,7 @@ fn watch(status: ProcessStatus) -> (ProcessStatus, Starvation) {
     (status, starvation)
 }
 
-/// Returns the reports of process `pid`, or of all processes, and the errors of those that did not report.
+/// Returns the reports of process `pid`, or of all processes, and the errors of processes without a report.
 ///
 /// # Errors
 /// Returns a failure if there is no report.
@@ -127,7 +127,7 @@ fn wait(time: Duration) -> Result<(), Failure> {
 }
 
 impl Answer {
-    /// Returns the sort key: failed queue pairs first, then those that were idle for the shortest time.
+    /// Returns the sort key: failed queue pairs first, then ascending idle time.
     fn order(&self) -> (bool, u64) {
         (self.failure.is_none(), self.idle_nanos())
     }
@@ -137,7 +137,7 @@ impl Answer {
     }
 }
 
-/// Returns what each queue pair waited for between two reports of a process. `starved` is the time that its most delayed thread waited for
+/// Returns for what each queue pair waited between two reports of a process. `starved` is the time that its most delayed thread waited for
 /// a CPU.
 fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> Vec<Answer> {
     let mut answers = Vec::new();
@@ -188,7 +188,7 @@ fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
         let command: String = command.chars().take(60).collect();
         let _ = writeln!(text, "process {process} ({command}), port {port}, QP {qpn}, peer {peer}, {state}");
         failure.iter().for_each(|failure| _ = writeln!(text, "  {failure}"));
-        // A failed queue pair does not wait any more.
+        // A failed queue pair no longer waits.
         if failure.is_none() {
             text += &ranking(causes);
         }
@@ -209,15 +209,15 @@ fn as_text(answers: &[Answer], processes: usize, time: Duration) -> String {
     text
 }
 
-/// Returns the first causes, and the share of all others, as lines. The percentages of the causes that do not overlap, and of the others,
-/// add up to 100.
+/// Returns the first causes, and the share of all others, as lines. The percentages of causes that do not overlap, and of the others, add
+/// up to 100.
 fn ranking(causes: &Causes) -> String {
     let mut text = String::new();
     let (mut sum, mut percents) = (0.0, 0);
     for (rank, cause) in causes.all.iter().take(CAUSES).enumerate() {
         let mut percent = (cause.share * 100.0).round() as u32;
         if !cause.overlaps() {
-            // Rounds the sum, so that the rounded numbers add up to it.
+            // Rounds the running sum, so that the printed percentages add up to it.
             sum += cause.share;
             percent = (sum * 100.0).round() as u32 - percents;
             percents += percent;

@@ -1,4 +1,4 @@
-//! Measures how long the threads of a process were ready to run without a CPU, by the kernel's counters.
+//! Measures for how long the threads of a process were ready to run without a CPU, with the kernel's counters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +21,7 @@ impl Starvation {
         Self { pid, waited: waited.collect() }
     }
 
-    /// Returns the longest wait of any thread since `self` was read. Threads that started since count as 0.
+    /// Returns the longest wait of any thread since `self` was read. Threads that started afterwards count as 0.
     pub fn since(&self) -> Duration {
         let now = Self::of(self.pid);
         let each = now.waited.iter().map(|(thread, waited)| {

@@ -1,10 +1,10 @@
 //! Removes QinQ (IEEE 802.1ad) and VXLAN headers from Ethernet frames.
 
-/// EtherTypes of VLAN tags: 802.1Q, 802.1ad, and the one of devices older than 802.1ad.
+/// EtherTypes of VLAN tags: 802.1Q, 802.1ad, and the type that devices older than 802.1ad use.
 const TAGS: [[u8; 2]; 3] = [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]];
 /// The UDP port of VXLAN.
 const VXLAN: [u8; 2] = 4789_u16.to_be_bytes();
-/// The limit on headers that are removed.
+/// The limit on removed headers.
 const DEPTH: usize = 8;
 
 /// Reduces a frame to the innermost Ethernet frame, with at most one VLAN tag.
@@ -15,7 +15,7 @@ pub fn strip(frame: &mut Vec<u8>) {
         } else if let Some(inner) = vxlan(frame) {
             frame.drain(..inner);
         } else if ethertype(frame, 12).is_some_and(is_tag) {
-            // A single tag of 802.1ad has the meaning of one of 802.1Q.
+            // A single tag of 802.1ad has the same meaning as a tag of 802.1Q.
             frame[12..14].copy_from_slice(&TAGS[0]);
             break;
         } else {

@@ -25,8 +25,8 @@ impl Link {
         }
     }
 
-    /// Converts a captured packet to an Ethernet frame, with addresses of zeros if the capture has none. A packet that is truncated within
-    /// the link header becomes an empty frame.
+    /// Converts a captured packet to an Ethernet frame, with zero addresses if the capture has none. A packet that is truncated within the
+    /// link header becomes an empty frame.
     pub fn frame(self, packet: &mut Vec<u8>) {
         let (header, ethertype) = match self {
             Self::Ethernet => return,

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read};
 use thiserror::Error;
 
-/// The limit on a record, bytes: capture tools write no longer ones, even with jumbo frames.
+/// The limit on a record, bytes. Capture tools write no longer records, even with jumbo frames.
 const LONGEST: u32 = 1 << 20;
 
 /// The limit on interfaces in a pcapng section.
@@ -16,7 +16,7 @@ const INTERFACES: usize = 1024;
 
 const SECTION: u32 = 0x0a0d_0d0a;
 
-/// The reason for which a capture cannot be read further.
+/// The reason why a capture cannot be read further.
 #[derive(Debug, Error)]
 pub enum ReadError {
     /// The file has an unknown format.

@@ -1,4 +1,4 @@
-//! The TCP connection below every handshake. It sends and receives without blocking, so that the core's turns continue.
+//! The TCP connection of every handshake. It sends and receives without blocking, so that the core continues to run turns.
 
 use super::{Idle, LONGEST_LINE, Pause, Rest, foreign};
 use crate::failure::Failure;
@@ -14,14 +14,14 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Control {
     stream: TcpStream,
-    /// Received bytes that no one has taken yet.
+    /// Bytes received but not processed.
     pub pending: Vec<u8>,
     /// The time limit for the other side's answer to a step.
     pub patience: Duration,
 }
 
 impl Control {
-    /// Configures a new connection. It fails when the other side's machine has been silent for about 25 s.
+    /// Configures a new connection. It fails after the other side's machine has been silent for about 25 s.
     ///
     /// # Errors
     /// Returns a failure if the system refuses the options.
@@ -88,7 +88,7 @@ impl Control {
         }
     }
 
-    /// Runs `idle` until `look` returns a value, for at most `patience` if there is a limit.
+    /// Runs `idle` until `look` returns a value, or until `patience` has passed.
     ///
     /// # Errors
     /// Returns the error of `look` or `idle`, or a failure after `patience`.
@@ -110,7 +110,7 @@ impl Control {
                     patience.unwrap_or_default().as_secs()
                 )));
             }
-            // Reading the socket is a system call, so it follows only every 32 turns, or a sleep.
+            // Reading the socket is a system call, so it happens only after 32 turns, or after a sleep.
             for _ in 0..32 {
                 if pause.after(idle()?)? == Rest::Slept {
                     break;
@@ -139,7 +139,7 @@ impl Control {
         })
     }
 
-    /// Waits until the other side closes the connection. Discards what it still sends.
+    /// Waits until the other side closes the connection. Discards the bytes that it still sends.
     ///
     /// # Errors
     /// Returns the error of `idle`, or a failure after `patience`.

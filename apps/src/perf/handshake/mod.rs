@@ -43,13 +43,13 @@ pub type Idle<'a> = dyn FnMut() -> Result<bool, Failure> + 'a;
 pub trait Handshake {
     /// Client: proposes a plan. Returns the agreed plan.
     fn propose(&mut self, plan: Plan, idle: &mut Idle) -> Result<Plan, Failure>;
-    /// Server: receives the plan and checks it by `judge`. Returns the agreed plan.
+    /// Server: receives the plan and checks it with `judge`. Returns the agreed plan.
     fn agree(
         &mut self,
         judge: &mut dyn FnMut(&Plan) -> Result<(), Failure>,
         idle: &mut Idle,
     ) -> Result<Plan, Failure>;
-    /// Exchanges addresses. Returns those of the other side.
+    /// Exchanges addresses. Returns the addresses of the other side.
     fn swap_sides(&mut self, own: &Side, idle: &mut Idle) -> Result<Side, Failure>;
     /// Waits until the other side has reached `step`.
     fn barrier(&mut self, step: u32, idle: &mut Idle) -> Result<(), Failure>;
@@ -59,7 +59,7 @@ pub trait Handshake {
     fn try_outcome(&mut self) -> Result<Option<Outcome>, Failure>;
     /// Waits for the results of the other side without a time limit.
     fn wait_outcome(&mut self, idle: &mut Idle) -> Result<Outcome, Failure>;
-    /// Ends the test so that neither side exits while the other one still needs it.
+    /// Ends the test such that neither side exits while the other one still needs it.
     fn finish(&mut self, idle: &mut Idle) -> Result<(), Failure>;
     /// Sends the reason of a failure to the other side, if the protocol has a message for it.
     fn give_up(&mut self, why: &Failure);
@@ -69,7 +69,7 @@ pub trait Handshake {
     }
     /// Sets the time limit for each of the following steps.
     fn be_patient(&mut self, patience: Duration);
-    /// Returns true if the other side reports the end of a run and its results. If false, each side counts for itself.
+    /// Returns true if the other side reports the end of a run and its results. If false, each side measures for itself.
     fn tells(&self) -> bool;
 }
 
@@ -81,7 +81,7 @@ const LONGEST_LINE: usize = 1 << 20;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Message {
-    /// `release` is the version of the program, for the error message of a mismatch.
+    /// `release` is the version of the program, for the error message of a version mismatch.
     Hello {
         ferroce_perf: u32,
         release: String,
@@ -126,7 +126,7 @@ impl JsonLines {
         self.control.send(&line)
     }
 
-    /// Waits for a message, for at most `patience` if there is a limit.
+    /// Waits for a message, until `patience` has passed if there is a limit.
     fn receive(&mut self, patience: Option<Duration>, idle: &mut Idle) -> Result<Message, Failure> {
         self.control.wait(patience, idle, try_receive)
     }
@@ -257,7 +257,7 @@ impl Handshake for JsonLines {
     }
 
     fn give_up(&mut self, why: &Failure) {
-        // This side has failed already; an error of the connection adds nothing.
+        // This side has already failed, so another error of the connection is ignored.
         let _ = self.send(&Message::Failed(why.to_string()));
     }
 }
@@ -270,7 +270,7 @@ pub struct Pause {
     idle_turns: u32,
 }
 
-/// What a [`Pause`] did.
+/// The action of a [`Pause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Rest {
@@ -287,7 +287,7 @@ impl Pause {
     /// The sleep after a turn without work under [`sleep_at_once`](Self::sleep_at_once).
     const NAP: Duration = Duration::from_millis(1);
 
-    /// Selects whether every turn of this process without work sleeps at once, because other threads poll its ports.
+    /// Sets whether this process sleeps after every turn without work, because other threads poll its ports.
     pub fn sleep_at_once(yes: bool) {
         AT_ONCE.store(yes, Ordering::Relaxed);
     }

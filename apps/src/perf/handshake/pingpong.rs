@@ -2,7 +2,7 @@
 //! `ibv_ud_pingpong`.
 //!
 //! Each side sends one line of 52 bytes, `lid:qpn:psn:gid` in hexadecimal and a zero, the client first. The server answers when it can
-//! receive, the client then sends "done", and both close the connection. Both sides need the same size, number and MTU.
+//! receive. The client then sends "done", and both close the connection. Both sides need the same size, number and MTU.
 
 use super::perftest::gid;
 use super::{Control, Handshake, Idle, Outcome, Side};
@@ -14,7 +14,7 @@ use verbs::{Mtu, Psn, QpEndpoint, Qpn, RemoteBuffer};
 
 const LINE_BYTES: usize = 52;
 const DONE: &[u8; 5] = b"done\0";
-/// The time to poll after the last message, so that the peer's last message is acknowledged.
+/// The time for polling after the last message, in which the peer's last message is acknowledged.
 const STAY: Duration = Duration::from_millis(100);
 
 /// One side of a ping-pong with libibverbs' examples.
@@ -74,7 +74,7 @@ impl Pingpong {
 
 impl Handshake for Pingpong {
     fn propose(&mut self, plan: Plan, _idle: &mut Idle) -> Result<Plan, Failure> {
-        // The protocol does not negotiate the MTU. The default of the examples is 1024.
+        // The protocol does not negotiate the MTU. The default of the examples is 1024 bytes.
         self.plan = Plan { mtu: plan.mtu.or(Some(1024)), ..plan };
         Ok(self.plan.clone())
     }
@@ -127,7 +127,7 @@ impl Handshake for Pingpong {
     }
 
     fn give_up(&mut self, _why: &Failure) {
-        // The protocol has no message for it: the other side notices that the connection closes.
+        // The protocol has no message for a failure. The closed connection informs the other side.
     }
 
     fn be_patient(&mut self, patience: Duration) {
@@ -201,7 +201,7 @@ mod tests {
         let mut answer = [0; LINE_BYTES];
         stock.read_exact(&mut answer).unwrap();
         assert_eq!(parse(&answer, Mtu::M1024), Some(own.qps[0]));
-        // The examples close the connection after connecting, which is no failure.
+        // The examples close the connection after connecting, which is not a failure.
         drop(stock);
         server.wait_outcome(&mut quiet).unwrap();
         server.finish(&mut quiet).unwrap();

@@ -123,7 +123,7 @@ fn a_line_has_a_limit() {
     let (mut client, mut server) = raw();
     let there = std::thread::spawn(move || server.agree(&mut |_| Ok(()), &mut quiet).unwrap_err());
     let flood = vec![b'x'; LONGEST_LINE * 4];
-    // The server may close the connection before all is sent.
+    // The server may close the connection before everything is sent.
     let _ = client.write_all(&flood);
     assert!(there.join().unwrap().to_string().contains("not a ferroce"));
 }

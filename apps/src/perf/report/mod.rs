@@ -1,4 +1,4 @@
-//! The tables of a report in perftest's columns and words, for people, and for scripts that parse perftest's output.
+//! The tables of a report with perftest's columns and words, for users, and for scripts that parse perftest's output.
 
 use super::args::{AtomicType, Figure, OutputArgs};
 use super::plan::{Amount, Kind, Plan, Tool, Verb};
@@ -47,7 +47,7 @@ fn operation(plan: &Plan) -> String {
     }
 }
 
-/// Returns a switch in perftest's words.
+/// Returns `ON` or `OFF`, as in perftest's report.
 pub const fn on_or_off(is_on: bool) -> &'static str {
     if is_on { "ON" } else { "OFF" }
 }
@@ -146,7 +146,7 @@ pub fn columns(plan: &Plan, gbits: bool) -> &'static str {
     }
 }
 
-/// Converts bytes per second to the unit of the columns: MB are 2^20 bytes, Gb are 10^9 bits.
+/// Converts bytes per second to the unit of the columns: MB/s (2^20 bytes) or Gb/s (10^9 bits).
 pub fn scaled(bytes_per_second: f64, gbits: bool) -> f64 {
     bytes_per_second / if gbits { 125e6 } else { 1_048_576.0 }
 }
@@ -163,7 +163,7 @@ pub fn bandwidth_row(run: &Bandwidth, gbits: bool) -> String {
     format!(" {size:<7}    {messages:<10}       {peak:<7.2}            {average:<7.2}\t\t     {rate:<7.6}")
 }
 
-/// Returns one line of a latency table, and one of percentiles.
+/// Returns one line of a latency table, and one line of percentiles.
 pub fn latency_row(run: &Latency, amount: Amount) -> String {
     let Latency { size, exchanges, min, max, average, deviation, p50, p90, p99, p999, p9999, rate } = *run;
     let row = match amount {
@@ -221,7 +221,7 @@ pub fn figure(row: &Row, figure: Figure, gbits: bool) -> String {
     }
 }
 
-/// Returns what is below its limit in a run.
+/// Returns a description of the value that is below its limit; `None` if there is none.
 pub fn too_slow(row: &Row, output: &OutputArgs) -> Option<String> {
     let Row::Bandwidth(run) = row else { return None };
     let (average, unit) = (scaled(run.average, output.gbits), if output.gbits { "Gb/s" } else { "MB/s" });

@@ -16,7 +16,7 @@
 //!
 //! The server begins a ping-pong of WRITEs, the client one of SENDs.
 //!
-//! Neither side sends its plan: both need the same flags, as between two perftests.
+//! Neither side sends its plan. Both sides need the same flags, as with two perftests.
 
 use super::{Control, Handshake, Idle, Outcome, Side};
 use crate::failure::Failure;
@@ -27,11 +27,11 @@ use std::net::IpAddr;
 use std::time::Duration;
 use verbs::{Mtu, QpEndpoint, Qpn, RemoteBuffer};
 
-/// The version of this implementation: that of perftest 4.5. Newer perftests use it with peers that do.
+/// The version of this implementation, which is that of perftest 4.5. Newer perftests use it with peers of this version.
 const VERSION: &[u8; 16] = b"6.06\0\0\0\0\0\0\0\0\0\0\0\0";
-/// The oldest version that is supported. Before it, reports and the MTU had another format.
+/// The oldest supported version. Older versions have another format of reports and of the MTU.
 const OLDEST: f32 = 5.70;
-/// The size of the buffer that the peer's short messages cycle over, bytes.
+/// The size of the buffer through which the peer's short messages cycle, bytes.
 const WANDER: u32 = 4096;
 const CACHE_LINE: u32 = 64;
 const KEY_BYTES: usize = 108;
@@ -99,7 +99,7 @@ impl Key {
     }
 }
 
-/// Returns an address as a GID: IPv4 mapped into IPv6.
+/// Returns an address as a GID, with IPv4 mapped to IPv6.
 pub fn gid(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -134,7 +134,7 @@ impl Perftest {
         Err(Failure::usage(refusal))
     }
 
-    /// Sends `own` and receives as many bytes. The client sends first.
+    /// Sends `own` and receives the same number of bytes. The client sends first.
     fn exchange(&mut self, own: &[u8], idle: &mut Idle) -> Result<Vec<u8>, Failure> {
         if self.is_client {
             self.control.send(own)?;
@@ -183,7 +183,7 @@ impl Perftest {
         Ok(())
     }
 
-    /// Returns the offset in this side's memory that the peer's messages go to, or that it READs from.
+    /// Returns the offset in this side's memory at which the peer writes, or reads by READ.
     fn exposed(&self) -> u64 {
         let half = self.plan.memory().unwrap_or(0) as u64 / 2;
         if self.plan.both_ways() && self.plan.tool.verb != Verb::Read { half } else { 0 }
@@ -207,7 +207,7 @@ impl Perftest {
         self.latency() && self.is(Verb::Write)
     }
 
-    /// Returns true if the peer sends no results, only the end of the run.
+    /// Returns true if the peer does not send results, only the end of the run.
     fn is_told_nothing(&self) -> bool {
         self.latency() || (self.is(Verb::Send) && !self.plan.bidirectional)
     }
@@ -230,7 +230,7 @@ impl Perftest {
         let [size, messages, peak, average, rate] = theirs;
         let rate = f64::from_bits(rate) * 1e6;
         // Bandwidths are in MB/s or Gb/s, depending on the peer's flags, so only the ratio of peak and average is used. The message rate
-        // has one unit.
+        // always has the same unit.
         let average_here = rate * size as f64;
         let peak = average_here * f64::from_bits(peak) / f64::from_bits(average);
         let peak = if peak.is_finite() { peak } else { 0.0 };
@@ -281,7 +281,7 @@ impl Handshake for Perftest {
             ));
         }
         let buffer = RemoteBuffer {
-            // The peer's address refers to its receiving half. This subtracts the offset of ours, which the requests add.
+            // The peer's address is that of its receiving half. This subtracts the offset of our half, which the requests add.
             address: first.address.wrapping_sub(exposed),
             length: own.buffer.length,
             rkey: first.rkey,
@@ -347,7 +347,7 @@ impl Handshake for Perftest {
         }
         self.exchange_key(0, idle)?;
         self.control.send(DONE)?;
-        // A stock server may close the connection without "done".
+        // A stock server may close the connection without sending "done".
         if self.control.wait_bytes(DONE.len(), Some(self.control.patience), idle).is_ok() {
             self.control.pending.drain(..DONE.len());
         }
@@ -355,7 +355,7 @@ impl Handshake for Perftest {
     }
 
     fn give_up(&mut self, _why: &Failure) {
-        // The protocol has no message for it: the other side notices that the connection closes.
+        // The protocol has no message for a failure. The closed connection informs the other side.
     }
 
     fn check(&mut self) -> Result<(), Failure> {
@@ -372,10 +372,10 @@ impl Handshake for Perftest {
 }
 
 impl Perftest {
-    /// Waits for up to 1 s, because write latency has no last exchange and the peer's last message may still need an acknowledgement.
+    /// Waits for up to 1 s, because write latency has no last exchange, and the peer's last message may still need an acknowledgement.
     fn linger(&mut self, idle: &mut Idle) -> Result<(), Failure> {
         self.control.patience = self.control.patience.min(Duration::from_secs(1));
-        // Two instances of Ferroce wait for each other until this limit.
+        // Two instances of Ferroce both wait until this limit.
         let _ = self.control.wait_close(idle);
         idle().map(|_| ())
     }

@@ -90,11 +90,11 @@ fn a_stock_write_client_is_served() {
     assert_eq!(say(b"3\0"), b"5\0");
     let key = Key::parse(&say(STOCK_KEY)).unwrap();
     assert_eq!((key.qpn, key.psn, key.rkey, key.address), (0x11, 0xabcdef, 0x1234, 0x7f00_0000_0000));
-    // Keys after connecting, the first one once more, and the first one after the run.
+    // The keys after connecting, the first key again, and the first key after the run.
     for _ in 0..3 {
         say(STOCK_KEY);
     }
-    // Peak 2 Gb/s and average 1 Gb/s: only their ratio is used.
+    // With a peak of 2 Gb/s and an average of 1 Gb/s, only their ratio is used.
     for field in [4096, 100, 2.0_f64.to_bits(), 1.0_f64.to_bits(), 0.03_f64.to_bits()] {
         say(&field.to_be_bytes());
     }

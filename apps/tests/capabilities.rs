@@ -1,5 +1,5 @@
-//! `ferroce run` passes the capabilities that setcap(8) gave it to its program, which can still load injected libraries. A Linux interface
-//! needs only CAP_NET_RAW.
+//! `ferroce run` passes its capabilities, which setcap(8) set, to its program, and the program can still load injected libraries. A Linux
+//! interface needs only CAP_NET_RAW.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -35,7 +35,7 @@ fn run_hands_on_what_it_was_given() {
         command
     };
     if !given || !succeeds(nobody().arg("true")) {
-        return; // Not root, or without the two programs.
+        return; // Not root, or one of the two programs is missing.
     }
     let mut run = nobody();
     run.arg(&program).args(["run", "--", "cat", "/proc/self/status"]).env("FERROCE_LIB", folder.path());
@@ -45,7 +45,7 @@ fn run_hands_on_what_it_was_given() {
     assert!(output.status.success(), "{error}");
     assert_eq!(mask(&status, "CapEff:") & NET_RAW, NET_RAW, "{status}");
     assert_eq!(mask(&status, "CapAmb:"), NET_RAW, "nothing else: {status}");
-    // In secure mode the kernel would clear this, and the loader would ignore LD_LIBRARY_PATH.
+    // In secure-execution mode, the loader would ignore LD_LIBRARY_PATH and remove it from the environment (ld.so(8)).
     let mut environment = nobody();
     environment.arg(&program).args(["run", "--", "env"]).env("FERROCE_LIB", folder.path());
     let environment = String::from_utf8(environment.output().unwrap().stdout).unwrap();

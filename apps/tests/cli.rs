@@ -1,4 +1,4 @@
-//! A wrong command line prints one line with the remedy and exits with 2; a problem of the machine exits with 1.
+//! A wrong command line causes one line with the remedy and exit code 2; a problem of the machine causes exit code 1.
 
 use assert_cmd::Command;
 

@@ -21,7 +21,7 @@ fn free_tcp_port() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
 }
 
-/// Starts a server. `line` is its tool, and flags.
+/// Starts a server. `line` contains its tool and flags.
 fn serve(folder: &Path, tcp_port: &str, line: &str) -> Server {
     let socket = folder.join("x.sock");
     let child = std::process::Command::new(assert_cmd::cargo::cargo_bin("ferroce"))
@@ -34,7 +34,7 @@ fn serve(folder: &Path, tcp_port: &str, line: &str) -> Server {
     Server(child.unwrap())
 }
 
-/// Reasons of discards that a pause of the machine causes: retransmissions, and the answers to them.
+/// Reasons of discards after a pause of the machine: retransmissions, and the responses to them.
 const REPEATED: [&str; 2] = ["duplicate PSN", "acknowledgement outside what is in flight"];
 
 /// Returns true if packets were discarded only for these reasons.
@@ -49,7 +49,7 @@ fn run(tool: &str, flags: &str) -> (String, Value) {
     run_with("", tool, flags)
 }
 
-/// Runs `tool` as [`run`], with flags of the server.
+/// Runs `tool` like [`run`], with flags of the server.
 fn run_with(of_server: &str, tool: &str, flags: &str) -> (String, Value) {
     let folder = tempfile::tempdir().unwrap();
     let tcp_port = free_tcp_port();
@@ -152,7 +152,7 @@ fn queue_pairs_share_a_receive_queue() {
 #[test]
 fn a_rate_limit_is_not_exceeded() {
     let (_, json) = run("write-bw", "-s 4096 -n 200 -q 2 -l 4 -t 16 --rate_limit 40 --rate_units M");
-    // Of 400 messages of 4 KiB, four go at once.
+    // Four of the 400 messages of 4 KiB may be sent at once.
     let average = json["results"]["BW_average"].as_f64().unwrap();
     assert!(average > 0.0 && average < 40.0 * 400.0 / 396.0 + 0.1, "{json}");
 }
@@ -360,7 +360,7 @@ fn an_interrupted_server_leaves_nothing_behind() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    // It prints this after its port has opened.
+    // The server prints this after its port has opened.
     let mut lines = std::io::BufReader::new(server.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains("Waiting for client")));
     assert!(socket.exists());

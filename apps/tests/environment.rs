@@ -1,10 +1,10 @@
-//! `eval "$(ferroce env)"` prepares a shell for any values.
+//! `eval "$(ferroce env)"` prepares a shell correctly for any values.
 
 use assert_cmd::cargo::cargo_bin;
 use std::process::Command;
 
-/// Returns the output of `script` in a POSIX shell. `$ferroce` is the program; the folder of its libraries has special characters in its
-/// name.
+/// Returns the output of `script` in a POSIX shell. `$ferroce` is the program. The name of the folder of its libraries contains special
+/// characters.
 fn shell(script: &str) -> String {
     let above = tempfile::tempdir().unwrap();
     let folder = above.path().join("it's a $(folder)");

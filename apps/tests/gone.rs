@@ -111,7 +111,7 @@ fn a_signal_is_the_regular_end_of_a_switch() {
     assert_eq!(error_of(switch).0, Some(0));
 }
 
-/// Returns a folder that `ferroce run` accepts as that of the drop-in libraries.
+/// Returns a folder that `ferroce run` accepts as the folder of the drop-in libraries.
 fn library() -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
@@ -142,7 +142,7 @@ fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
     assert_eq!(programs.len(), 3, "{programs:?}");
     killed.kill().unwrap();
     killed.wait().unwrap();
-    // The kernel kills them before `wait` returns, but they may end a moment later.
+    // The kernel has sent SIGKILL to them before `wait` returns, but they may end a moment later.
     let lives = |program: &String| {
         let state = std::fs::read_to_string(format!("/proc/{program}/stat")).unwrap_or_default();
         state.rsplit(')').next().is_some_and(|state| !state.is_empty() && !state.starts_with(" Z"))

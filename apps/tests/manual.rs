@@ -6,7 +6,7 @@ use std::path::Path;
 fn pages() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let mut ferroce = assert_cmd::Command::cargo_bin("ferroce").unwrap();
-    // Help includes the values of variables, which do not belong in the reference.
+    // Help includes the values of variables, which must not be in the reference.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("FERROCE_")) {
         ferroce.env_remove(name);
     }

@@ -1,9 +1,9 @@
-//! The messages that the book's pages for troubleshooting quote exist in the code.
+//! The messages that the troubleshooting pages of the book quote exist in the code.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Quotes that the code composes, and the format strings.
+/// Quotes of messages that the code composes, and the format strings.
 const COMPOSED: [(&str, &str); 5] = [
     ("no libibverbs.so.1 in", "no {LIBRARY} in"),
     ("needs CAP_NET_RAW", "{what} needs {needs}"),
@@ -11,7 +11,7 @@ const COMPOSED: [(&str, &str); 5] = [
     ("is not IPv4, so it cannot reach", "is not {family}, so it cannot reach"),
     ("the peer's packet had an error, unknown rkey", "the peer's packet had an error, {discard}"),
 ];
-/// Quotes of other programs.
+/// Quotes of messages of other programs.
 const OTHERS: [(&str, &str); 4] = [
     ("Too many open files", "the C library"),
     ("mmap failed on AF_PACKET socket", "DPDK"),
@@ -88,7 +88,7 @@ fn quoted_messages_are_those_of_the_code() {
         })
         .collect();
     assert!(unknown.is_empty(), "no messages of the code: {unknown:#?}");
-    // The lists above contain only quotes of the pages.
+    // The lists above contain only quotes that the pages contain.
     for quote in COMPOSED.iter().chain(&OTHERS).map(|(quote, _)| quote) {
         assert!(quotes.contains(quote), "`{quote}` is not quoted any more");
     }

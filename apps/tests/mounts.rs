@@ -28,7 +28,7 @@ files='test -c /dev/infiniband/ferroce0 && test -w /dev/infiniband/ferroce7 && t
   ! test -e /dev/infiniband/uverbs0 && echo placed || echo ran'
 "#;
 
-/// Runs the stage and `script` in new namespaces: a mount namespace, and those that `words` select. Returns their output.
+/// Runs the stage and `script` in new namespaces: a mount namespace, and the namespaces that `words` select. Returns their output.
 fn staged(words: &[&str], script: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
@@ -48,7 +48,7 @@ fn a_program_gets_the_files_and_the_machine_keeps_its_own() {
     assert_eq!(said, "run: 0, unchanged: placed\n");
 }
 
-/// In a network of its own, since the interface's name and address are the test's.
+/// The test has its own network namespace, because it creates an interface with a fixed name and address.
 #[test]
 fn a_program_finds_its_device_described_when_it_starts() {
     let said = staged(

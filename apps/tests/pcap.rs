@@ -149,8 +149,8 @@ fn every_format_gives_the_same_packets() {
     }
 }
 
-/// Returns a capture of the link type `link`. `packet` converts each Ethernet frame to a packet of that type, of which at most `snap` bytes
-/// are captured.
+/// Returns a capture with the link type `link`. `packet` converts each Ethernet frame to a packet of that type, of which at most `snap`
+/// bytes are captured.
 fn relinked(bytes: &[u8], link: u32, snap: usize, packet: impl Fn(&[u8]) -> Vec<u8>) -> Vec<u8> {
     let mut out = Vec::new();
     for word in [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, snap as u32, link] {
@@ -230,7 +230,7 @@ fn an_interface_without_roce_does_not_end_a_pcapng_file() {
     let (code, out, _) = pcap(&["--json", "-"], &file);
     let sums = summary(&out);
     assert_eq!((code, &sums["other"], &sums["roce"]), (0, &Value::from(1), &Value::from(7)));
-    // A capture of only such an interface cannot be decoded.
+    // A capture with only such an interface cannot be decoded.
     let (code, _, error) = pcap(&["-"], &relinked(&bytes, 105, ALL, <[u8]>::to_vec));
     assert!(code == 2 && error.contains("link type 105 carries no RoCEv2"), "{error}");
 }

@@ -88,8 +88,8 @@ fn a_wrong_parameter_is_seen() {
     assert_eq!(lowest.status.code(), Some(1));
 }
 
-/// Links four times as fast, whose counts are worth four times as much, have the same `u`, so the authors' states are valid for the changed
-/// trace.
+/// With links of four times the rate and counters of four times the unit, `u` is the same. The authors' states are therefore valid for the
+/// changed trace.
 #[test]
 fn counters_in_another_unit_are_followed() {
     let original = text("p_parkinglot__hpcc_ms0.csv.gz");
@@ -112,7 +112,7 @@ fn counters_in_another_unit_are_followed() {
     let plain = named("p_parkinglot__hpcc_ms0.csv");
     assert_eq!(replay(&plain, &["--unit", "4"]).status.code(), Some(0));
     assert_eq!(replay(&plain, &[]).status.code(), Some(1), "in the ordinary unit it is another trace");
-    // The authors' own script uses this unit. The names of its traces select the unit, and other parameters.
+    // The authors' own script uses this unit. The names of its traces select the unit and other parameters.
     let script = named("p_parkinglot__hpcc_runpy.csv");
     assert_eq!(replay(&script, &["--ai", "50M", "--min-rate", "100M"]).status.code(), Some(0));
     assert_eq!(replay(&script, &["--ai", "50M", "--min-rate", "100M", "--unit", "1"]).status.code(), Some(1));

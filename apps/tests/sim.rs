@@ -72,7 +72,7 @@ fn files_of_other_simulators_are_run_and_checked() {
     );
 }
 
-/// Returns the summary of a scenario of the library.
+/// Returns the summary of a scenario in `fabric/scenarios`.
 fn summary(scenario: &str) -> serde_json::Value {
     let done = ferroce().arg("sim").arg(fabric("scenarios").join(scenario)).arg("--json").assert().success();
     serde_json::from_slice(&done.get_output().stdout).unwrap()
@@ -83,8 +83,9 @@ fn scenarios_with_failing_lossy_and_slow_parts_end_and_count_what_happened() {
     let number = |summary: &serde_json::Value, key: &str| {
         summary[key].as_f64().unwrap_or_else(|| panic!("{key}: {summary}"))
     };
-    // Both flows hash to the spine whose link fails, and to the other while it is away. Their payload gets 0.95 * 1024 / 1126 of the link:
-    // 10.8 MB in each of the first two ms, half as much in each of the next two, and the other 47.6 MB in 4.41 ms: 8.41 ms in all.
+    // The hash assigns both flows to the spine whose link fails, and while the link is down, to the other. Their payload gets 0.95 * 1024 /
+    // 1126 of the link: 10.8 MB in each of the first two ms, half as much in each of the next two, and the other 47.6 MB in 4.41 ms. The
+    // total is 8.41 ms.
     let fails = summary("link-fails.toml");
     assert!(
         number(&fails, "lost") > 0.0 && number(&fails, "retransmitted") >= number(&fails, "lost"),
@@ -104,7 +105,7 @@ fn scenarios_with_failing_lossy_and_slow_parts_end_and_count_what_happened() {
     assert!((14.0 * 90.0..14.0 * 110.0).contains(&number(&ring, "virtual_us")), "{ring}");
     let all = summary("all-to-all.toml");
     assert_eq!(number(&all, "flows"), 7.0 * 8.0 + 8.0);
-    // Half of the flows stay in their rack; the others load the link of 200 Gb/s in both directions.
+    // Half of the flows stay in their rack. The others load the link of 200 Gb/s in both directions.
     let bursts = summary("bursts.toml");
     assert_eq!(number(&bursts, "flows") % 16.0, 0.0, "{bursts}");
     for each in [fails, lossy, slow, ring, all, bursts] {
@@ -123,13 +124,13 @@ fn the_series_has_columns_for_each_sampled_port() {
     let last: Vec<f64> =
         rows.lines().last().unwrap().split(',').map(|value| value.parse().unwrap()).collect();
     let (between, first, behind) = (last[2], last[last.len() - 3], last[last.len() - 1]);
-    // Both flows pass the second link and the last, one of them the first.
+    // Both flows pass the second link and the last link; one of them passes the first.
     assert!((between / behind - 1.0).abs() < 0.01 && (between / first - 2.0).abs() < 0.05, "{last:?}");
     let page = fs::read_to_string(out.path().join("report.html")).unwrap();
     assert!(page.contains("Queues of the sampled ports") && page.contains("s3 to h3"));
 }
 
-/// `ci/sim` checks the same traces in the release build.
+/// `ci/sim` checks the same traces with the release build.
 #[test]
 fn traces_are_what_they_were() {
     let traces = fs::read_to_string(fabric("scenarios/traces.txt")).unwrap();

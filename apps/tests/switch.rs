@@ -1,4 +1,4 @@
-//! `ferroce switch` as a process, on capture files: without privileges or a network.
+//! `ferroce switch` as a process, on capture files, without privileges or a network.
 
 use assert_cmd::Command;
 use serde_json::Value;
@@ -171,7 +171,7 @@ fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
     let names = |faults: &Value| -> Vec<String> {
         faults.as_array().unwrap().iter().map(|fault| fault["name"].as_str().unwrap().to_owned()).collect()
     };
-    // Clients that send nothing, or one byte, delay no other client.
+    // Clients that send nothing, or one byte, do not delay other clients.
     let idle: Vec<_> = (0..200).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     (&idle[0]).write_all(b"{").unwrap();
     let listed = ctl(&socket, &["list"]).unwrap();

@@ -1,12 +1,13 @@
-//! Wrong command lines and files, with the exact answers: `wrong_input.txt` has each after a `$`, then the exit code and the text.
+//! Wrong command lines and files, with the exact answers. `wrong_input.txt` contains each command after a `$`, then the exit code and the
+//! text.
 //!
-//! `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test wrong_input` writes the answers anew; read each before you commit it.
+//! `FERROCE_WRITE_REFERENCE=1 cargo test -p ferroce --test wrong_input` rewrites the answers; read each before you commit it.
 
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Returns a scenario of three hosts with one flow, and more text behind it.
+/// Returns a scenario of three hosts with one flow, followed by more text.
 macro_rules! scenario {
     ($more:literal) => {
         concat!(
@@ -18,7 +19,7 @@ macro_rules! scenario {
     };
 }
 
-/// The files that the rows name.
+/// The files to which the rows refer.
 const FILES: [(&str, &str); 52] = [
     ("scenario.toml", SCENARIO),
     ("number.toml", "topology = \"star\"\nhosts = 3\nrate = 100\n"),
@@ -118,7 +119,7 @@ const FILES: [(&str, &str); 52] = [
 
 const SCENARIO: &str = scenario!("");
 
-/// Returns the words of a row; those in quotes are one.
+/// Returns the words of a row. Quoted words are one word.
 fn words(row: &str) -> Vec<&str> {
     row.split('"')
         .enumerate()
@@ -160,7 +161,7 @@ fn wrong_input_gets_the_answer_of_the_table() {
     }
 }
 
-/// An answer is one line that says what to do: after a semicolon, or with the values that are possible.
+/// An answer is one line with a remedy: after a semicolon, or as a list of the possible values.
 #[test]
 fn every_answer_is_a_line_with_a_remedy() {
     let table = include_str!("wrong_input.txt");
@@ -168,7 +169,7 @@ fn every_answer_is_a_line_with_a_remedy() {
         assert_eq!(answer.lines().count(), 1, "{row}: {answer}");
         assert!(answer.starts_with("1 error: ") || answer.starts_with("2 error: "), "{row}: {answer}");
         let answer = answer.trim_end().trim_end_matches("; For more information, try '--help'");
-        // These name what to leave out or to add.
+        // These messages name the argument to omit or to add.
         let is_clear = [
             "required arguments",
             "unexpected argument",

@@ -1,4 +1,4 @@
-//! Applications that consume what they receive more slowly than the network brings it.
+//! Applications that consume messages more slowly than the network delivers them.
 
 use cc::{AlgorithmConfig, Rate};
 use ferroce_fabric::sim::{
@@ -36,7 +36,7 @@ fn outcome(setup: &Setup) -> Outcome {
     outcome
 }
 
-/// All but the messages for which receives were posted at first are consumed before the last one is acknowledged.
+/// All messages, except those for which receives were posted at the start, are consumed before the last one is acknowledged.
 #[test]
 fn flows_are_as_fast_as_the_application_of_their_receiver() {
     for senders in [1, 2] {
@@ -48,7 +48,7 @@ fn flows_are_as_fast_as_the_application_of_their_receiver() {
             outcome.time, outcome.retransmitted
         );
         assert!(outcome.time >= least, "{senders} senders: {:?}", outcome.time);
-        // A sender that was asked to wait comes back a little later than it may.
+        // After an RNR NAK, a sender resumes slightly later than the receiver allows.
         assert!(
             outcome.time.as_secs_f64() < 1.1 * least.as_secs_f64(),
             "{senders} senders: {:?}",

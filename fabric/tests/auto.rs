@@ -1,5 +1,6 @@
-//! Queue pairs with only `auto` configured: beside HPCC++ whose link rate, base RTT and number of flows are configured, with many senders that
-//! begin together, and with a bottleneck between two switches. `cargo test -p ferroce-fabric --test auto -- --nocapture` prints the figures.
+//! Queue pairs configured only with `auto`: sharing a link with HPCC++ whose link rate, base RTT and number of flows are configured, with
+//! many senders that begin together, and with a bottleneck between two switches. `cargo test -p ferroce-fabric --test auto -- --nocapture`
+//! prints the figures.
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Topology, run, window};
@@ -11,10 +12,10 @@ const LINE: Rate = Rate::from_gbps(100);
 const PACKET: f64 = 1126.0;
 /// Base RTT between two hosts of a star with links of 1 µs.
 const RTT: Duration = Duration::from_nanos(4_400);
-/// Placeholder for values that the configuration leaves open.
+/// Base RTT for values that the configuration does not set.
 const PLACEHOLDER: Duration = Congestion::FIRST_BASE_RTT;
 
-/// Returns what `ferroce-verbs` makes of `cc = "auto"` on a port of 100 Gb/s.
+/// Returns the congestion control of `cc = "auto"` in `ferroce-verbs` on a port of 100 Gb/s.
 fn auto() -> Congestion {
     let least = Rate::from_mbps(1);
     let flows = NonZeroU32::MIN;
@@ -35,7 +36,7 @@ fn auto() -> Congestion {
     }
 }
 
-/// Returns the draft's HPCC++ with everything configured.
+/// Returns the draft's HPCC++ with all values configured.
 fn tuned(rtt: Duration) -> Congestion {
     let config = HpccConfig::new(LINE, rtt, NonZeroU32::new(16).unwrap());
     Congestion::new(CongestionAlgorithm::Hpcc(HpccConfig { min_rate: Rate::from_mbps(1), ..config }))
@@ -78,7 +79,7 @@ fn nothing_configured_is_as_good_as_everything() {
     }
 }
 
-/// Runs `flows` flows, each of `bytes` to host `to(n)`, of which flow `n` begins `n * spacing` after the first.
+/// Runs `flows` flows. Flow `n` sends `bytes` to host `to(n)` and begins `n * spacing` after the first.
 fn late_starts(
     topology: Topology,
     flows: usize,
@@ -103,14 +104,14 @@ fn late_starts(
     run(&setup, &mut |_, _, _| {}).unwrap()
 }
 
-/// Returns the time at which the first flow ended, and that at which the last did.
+/// Returns the times at which the first flow and the last flow ended.
 fn ends(outcome: &Outcome) -> (Duration, Duration) {
     let ends = || outcome.finished.iter().map(|flow| flow.start + flow.time);
     (ends().min().unwrap(), ends().max().unwrap())
 }
 
-/// 200 MB for one link of 100 Gb/s take 17.6 ms. When the senders began with 512 KiB each, and took the queue for a part of the path, they
-/// took 82 ms.
+/// 200 MB on one link of 100 Gb/s take 17.6 ms. When the senders began with 512 KiB each, and counted the queue as part of the path, the
+/// flows took 82 ms.
 #[test]
 fn senders_that_begin_together_keep_the_link_busy_and_its_queue_short() {
     for flows in [16, 64] {
@@ -128,8 +129,8 @@ fn senders_that_begin_together_keep_the_link_busy_and_its_queue_short() {
     }
 }
 
-/// The receivers' links have room; nothing counts the flows of the link between the switches. It carries all bytes in 42 ms. When a slow
-/// flow learned of the network only by its next packet, one flow in eight had the link, and all took 139 ms.
+/// The receivers' links have spare capacity, and no receiver counts the flows of the link between the switches. It carries all bytes in 42
+/// ms. When a slow flow received telemetry only with its next packet, one flow in eight used the link, and all flows took 139 ms.
 #[test]
 fn flows_share_a_link_between_switches() {
     for (gigabits, flows) in [(10, 8), (10, 32), (100, 8), (100, 32)] {

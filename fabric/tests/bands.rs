@@ -1,5 +1,5 @@
-//! Endpoints under HPCC++ stay within the bands of the model of hosts: the bottleneck's rate, fairness and queue.
-//! `cargo test --release -p ferroce-fabric --test bands -- --nocapture` prints the figures of both.
+//! Endpoints with HPCC++ stay within the bands of the model of hosts: the bottleneck's rate, fairness and queue. `cargo test --release -p
+//! ferroce-fabric --test bands -- --nocapture` prints the figures of both.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Conventions, Flow, Hosts, Sampling, Setup, Topology, run, window};
@@ -20,7 +20,7 @@ fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
 }
 
 /// Returns the rate in Gb/s of the link to the first flow's destination, Jain's index of the flows, and the queue's 99th percentile in
-/// bytes, from `begin` (µs) to the end of the first flow: means over the seeds.
+/// bytes, from `begin` (µs) to the end of the first flow. All are means over the seeds.
 fn figures(flows: &[Flow], begin: u64, hosts: Hosts) -> [f64; 3] {
     let is_lot = flows.iter().any(|flow| flow.destination != flows[0].destination);
     let base_rtt = Duration::from_nanos(if is_lot { 8320 } else { 4160 });

@@ -49,7 +49,7 @@ fn time(outcome: &Outcome) -> Duration {
     outcome.finished[0].time
 }
 
-/// In the first ms 12.5 MB leave, the rest at half the rate. `sender` and `receiver` are the links' indices.
+/// In the first ms 12.5 MB are sent, and the rest at half the rate. `sender` and `receiver` are the links' indices.
 #[test]
 fn a_flow_on_a_link_that_halves_its_rate_takes_what_arithmetic_gives() {
     let (sender, receiver) = (0, 1);
@@ -61,7 +61,8 @@ fn a_flow_on_a_link_that_halves_its_rate_takes_what_arithmetic_gives() {
             let expected = micros(1000) + Rate::from_gbps(50).time_for(wire - 12_500_000);
             let more = time(&outcome).checked_sub(expected).unwrap();
             println!("{hosts:?}, link {link}: {expected:?} and {more:?}");
-            // A round trip of 4 µs, less what the packet that is being sent gains, and what waits when the receiver's link slows down.
+            // Up to a round trip of 4 µs: a packet in transmission keeps the old rate, and packets queue when the receiver's link becomes
+            // slower.
             assert!(
                 (Duration::from_nanos(3800)..micros(8)).contains(&more),
                 "{hosts:?}, link {link}: {more:?}"
@@ -73,7 +74,7 @@ fn a_flow_on_a_link_that_halves_its_rate_takes_what_arithmetic_gives() {
     }
 }
 
-/// Of two spines the data passes one. If the link to the other fails, at most an acknowledgement is lost.
+/// The data passes one of two spines. If the link to the other fails, at most an acknowledgement is lost.
 #[test]
 fn a_flow_recovers_over_the_other_path_with_its_retransmissions_counted() {
     for hosts in KINDS {
@@ -85,11 +86,11 @@ fn a_flow_recovers_over_the_other_path_with_its_retransmissions_counted() {
         println!("{hosts:?}: {:?}, then {:?}, {} lost", time(&whole), time(hit), hit.lost);
         assert!(other.lost <= 2 && other.retransmitted == 0, "{hosts:?}: {other:?}");
         assert_eq!(time(other), time(&whole), "{hosts:?}");
-        // A link of 1 µs and the port before it hold 12.5 kB, 12 packets. The model acknowledges each.
+        // A link of 1 µs and its port hold 12.5 kB, or 12 packets. The model acknowledges each packet.
         let on_link = if hosts == Hosts::Model { 20..=28 } else { 10..=16 };
         assert!(on_link.contains(&hit.lost), "{hosts:?}: {} lost", hit.lost);
         assert!(hit.retransmitted >= 10, "{hosts:?}: {} sent again", hit.retransmitted);
-        // Go-back-N repeats at most a window.
+        // Go-back-N retransmits at most a window.
         assert!(hit.retransmitted <= hit.lost + 256, "{hosts:?}: {} sent again", hit.retransmitted);
         assert!(time(hit) > time(&whole), "{hosts:?}");
         assert!(time(hit) < time(&whole) + micros(50), "{hosts:?}: {:?}", time(hit));
@@ -97,7 +98,7 @@ fn a_flow_recovers_over_the_other_path_with_its_retransmissions_counted() {
     }
 }
 
-/// The only path fails for 2 ms. Endpoints then wait for their timeout of 4.2 ms.
+/// The only path fails for 2 ms. Endpoints then resume after their timeout of 4.2 ms.
 #[test]
 fn a_flow_without_a_path_goes_on_when_it_returns() {
     for hosts in KINDS {
@@ -118,7 +119,8 @@ fn a_flow_without_a_path_goes_on_when_it_returns() {
     }
 }
 
-/// Both flows hash to one spine, or to two. While one spine is gone, both share the other, and afterwards they are as before.
+/// The hash assigns both flows to one spine, or to two. While one spine has failed, both share the other. Afterwards they return to their
+/// previous paths.
 #[test]
 fn paths_over_a_link_that_returned_are_used_again() {
     let topology = Topology::leaf_spine(2, 2, 2, LINE, LINE, HOP);
@@ -135,7 +137,7 @@ fn paths_over_a_link_that_returned_are_used_again() {
     let together = last(seed, vec![down.clone()]);
     let for_a_while = last(seed, vec![down, change(1000, &[4], LinkChange::Up)]);
     println!("{apart:?} apart, {together:?} together, {for_a_while:?} together for 0.5 ms");
-    // What is left after 0.5 ms takes twice as long; 0.5 ms together costs half of it.
+    // The bytes left after 0.5 ms take twice as long. 0.5 ms of sharing costs half of that time.
     let near = |time: Duration, expected: Duration| time.abs_diff(expected) < micros(100);
     assert!(near(together, 2 * apart - micros(500)), "{together:?}");
     assert!(near(for_a_while, apart + micros(250)), "{for_a_while:?}");

@@ -63,7 +63,7 @@ fn auto_is_hpcc_where_switches_answer_and_else_dcqcn() {
         Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT))
     };
     keeps_the_promise("auto", &outcome(&two_to_one(LINE, auto(LINE))));
-    // HPCC INT has no code for 30 Gb/s, so switches stamp nothing; marks lower the rates.
+    // HPCC INT has no code for 30 Gb/s, so switches write no telemetry. ECN marks reduce the rates.
     let line = Rate::from_gbps(30);
     let red = Red { from: 40_000, to: 160_000, most: Probability::new(0.2).unwrap() };
     let marked = outcome(&Setup { red: Some(red), ..two_to_one(line, auto(line)) });
@@ -105,8 +105,8 @@ fn all_hops_keep_the_queue_short() {
     }
 }
 
-/// Two flows between two leaves and two spines, with links as fast as the hosts'. If both hash to one spine, each has half a link until
-/// it takes another path.
+/// Two flows between two leaves and two spines, with links of the hosts' rate. If the hash assigns both to one spine, each has half a link
+/// until it changes its path.
 #[test]
 fn flows_move_to_the_other_spine() {
     let rtt = Duration::from_nanos(8_800);
@@ -119,7 +119,7 @@ fn flows_move_to_the_other_spine() {
         // With seed 6 all four source ports lead to the same spine.
         [1, 2, 3, 4, 5, 7].map(|seed| longest(&outcome(&Setup { seed, ..setup.clone() }))).to_vec()
     };
-    // AECN and CSIG identify no link: if the receiver's link is the busiest, the flow's own rate there counts twice.
+    // AECN and CSIG do not identify the link. If the receiver's link is the busiest, the flow's own rate there counts twice.
     for (name, format) in Format::ALL.into_iter().filter(|(_, format)| !format.reports_load()) {
         let (one, four) = (times(format, 1), times(format, 4));
         println!("{name}: one path {one:.0?}, four {four:.0?}");
@@ -130,8 +130,8 @@ fn flows_move_to_the_other_spine() {
     }
 }
 
-/// With spines half as fast as the hosts' links, AECN suffices too: the flow's own rate counts twice at the receiver's link, but the
-/// other spine still is the better one.
+/// With spines of half the rate of the hosts' links, AECN suffices too. The flow's own rate counts twice at the receiver's link, but the
+/// other spine is still the better one.
 #[test]
 fn flows_move_off_slow_spines_by_every_format() {
     let rtt = Duration::from_nanos(8_800);
@@ -152,7 +152,7 @@ fn flows_move_off_slow_spines_by_every_format() {
     }
 }
 
-/// HPCC++ in two classes with the time in the queue in place of its length (rtgwg-00 9.3): both queues stay short.
+/// HPCC++ in two classes with the sojourn time in place of the queue length (rtgwg-00 9.3): both queues remain short.
 #[test]
 fn the_time_in_the_queue_stands_for_its_length() {
     let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
@@ -162,8 +162,8 @@ fn the_time_in_the_queue_stands_for_its_length() {
     keeps_the_promise("two classes", &outcome(&setup));
 }
 
-/// pan-01 6.3: a flow starts while another one runs. One packet in 256 has telemetry, so the flows react to each other late; the switch's
-/// direct responses shorten the queue.
+/// pan-01 6.3: a flow starts while another one is running. One packet in 256 has telemetry, so the flows react late to each other. Direct
+/// responses of the switch shorten the queue.
 #[test]
 fn a_congested_switch_tells_senders_at_once() {
     let queue = |subscribe, threshold| {

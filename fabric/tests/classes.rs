@@ -1,5 +1,5 @@
-//! Deficit round robin guarantees the share of a class that telemetry paces, whatever the other class does.
-//! `cargo test --release -p ferroce-fabric --test classes -- --nocapture` prints the figures.
+//! Deficit round robin guarantees the share of a class that uses HPCC++, regardless of the other class. `cargo test --release -p
+//! ferroce-fabric --test classes -- --nocapture` prints the figures.
 
 use cc::{AlgorithmConfig, DcqcnConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
@@ -16,8 +16,8 @@ fn hpcc(expected: u32) -> Congestion {
     Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(AlgorithmConfig::Hpcc(config)) }
 }
 
-/// Returns the payload rates of both classes in Gb/s. The second class is guaranteed 75 of 100 Gb/s, and its two flows run HPCC++ for
-/// `expected` flows. The other class has `others` flows, paced by `other` or like those.
+/// Returns the payload rates of both classes in Gb/s. The second class has a guarantee of 75 of 100 Gb/s, and its two flows use HPCC++ for
+/// `expected` flows. The other class has `others` flows, with the congestion control `other` or the same.
 fn carried(expected: u32, other: Option<Congestion>, others: u32) -> [f64; 2] {
     let host = 2 + others;
     let flow = |source| Flow {
@@ -58,7 +58,7 @@ fn a_class_gets_its_guarantee_whatever_the_other_does() {
     let fixed = Congestion::new(AlgorithmConfig::Fixed { window: 1 << 18, rate: None });
     let dcqcn = Congestion::new(AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE, Some(T))));
     for (name, other) in [("a fixed window", Some(fixed)), ("DCQCN", Some(dcqcn)), ("HPCC++", None)] {
-        // With a small W_ai a class carries eta of its share, and a little less while its share varies.
+        // With a small W_ai, a class carries eta of its share, and slightly less while its share varies.
         for (expected, others, least) in [(2, 1, 0.95), (2, 4, 0.95), (100, 1, 0.93), (100, 4, 0.93)] {
             let [ours, theirs] = carried(expected, other, others);
             // 1024 of 1126 bytes are payload.

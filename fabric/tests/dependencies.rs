@@ -1,4 +1,4 @@
-//! Flows that begin when others have ended, and collective operations of them.
+//! Flows that begin when others have ended, and collective operations, which consist of such flows.
 
 use cc::{AlgorithmConfig, Rate};
 use ferroce_fabric::sim::{
@@ -14,14 +14,14 @@ fn flow(source: u32, destination: u32, start: u64) -> Flow {
     Flow { source, destination, bytes: 1_000_000, start, is_incast: false, dscp: 0 }
 }
 
-/// Four hosts around a switch, whose flows only the links limit.
+/// Four hosts around a switch; only the links limit their flows.
 fn setup(hosts: Hosts, (flows, dependencies): (Vec<Flow>, Vec<Dependency>)) -> Setup {
     let topology = Topology::star(4, Rate::from_gbps(100), Duration::from_micros(1));
     let fixed = Congestion::new(AlgorithmConfig::Fixed { window: 256 << 10, rate: None });
     Setup { hosts, dependencies, ..Setup::new(topology, flows, fixed) }
 }
 
-/// Returns the outcome, and its flows by number.
+/// Returns the outcome, and its flows in the order of their numbers.
 fn outcome(setup: &Setup) -> (Outcome, Vec<Finished>) {
     let outcome = run(setup, &mut |_, _, _| {}).unwrap();
     assert_eq!(outcome.finished.len(), setup.flows.len());
@@ -46,7 +46,7 @@ fn a_flow_begins_when_the_last_of_those_before_it_has_ended() {
     }
 }
 
-/// Each step uses every link once in each direction: no flow waits for another.
+/// Each step uses every link once in each direction, so no flow delays another.
 #[test]
 fn a_step_of_a_collective_takes_as_long_as_a_flow_alone() {
     for hosts in KINDS {

@@ -1,5 +1,5 @@
-//! Endpoints in the simulator, on every topology: equal runs are equal, all data arrives, congestion control limits queues, and the
-//! results agree with the model of hosts.
+//! Endpoints in the simulator, on every topology: equal runs have equal outcomes, all data arrives, congestion control limits queues, and
+//! the results agree with the model of hosts.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::SecondClass;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
 const HOP: Duration = Duration::from_micros(1);
-/// Trace of a run in debug and release builds. It changes only with the behaviour of the protocol.
+/// Trace of a run in debug and release builds. It changes only if the behaviour of the protocol changes.
 const TRACE: u64 = 1_478_132_616_523_057_271;
 
 fn hpcc(rtt: u64, max_stage: u32) -> Congestion {
@@ -77,14 +77,14 @@ fn hpcc_keeps_the_queue_short_where_a_window_fills_it() {
     };
     let (windowed, paced) = (sampled(fixed(1 << 20)), sampled(hpcc(4160, 5)));
     assert!(windowed.queue_max > 900_000, "a fixed window stands in the queue: {}", windowed.queue_max);
-    // Both start at line rate with a window of a base RTT each: 52 kB too much, and some more until the first ACKs arrive.
+    // Both start at line rate with a window of a base RTT each. This exceeds the path by 52 kB, and by more until the first ACKs arrive.
     assert!(paced.queue_max < 65_000, "{}", paced.queue_max);
     let steady = Steady::of(&paced, 1126).unwrap();
     assert!(steady.queue[2] < 4.0 * 1126.0, "the steady queue is some packets: {steady:?}");
     assert!(steady.jain > 0.9 && steady.utilisation_gbps > 90.0, "{steady:?}");
 }
 
-/// Every flow arrives in every topology, and alone it takes as long as the reference's rule says.
+/// Every flow arrives in every topology, and alone it takes as long as the reference computes.
 #[test]
 fn topologies_carry() {
     let fabric = Rate::from_gbps(400);
@@ -105,8 +105,8 @@ fn topologies_carry() {
     }
 }
 
-/// Endpoints receive telemetry with acknowledgements, 32 times per window and not with every packet, and by 16 probes in the first window.
-/// Single times differ from the model's, mean and total do not. `bands.rs` compares rates, fairness and queues.
+/// Endpoints receive telemetry with acknowledgements, 32 times per window instead of with every packet, and by 16 probes in the first
+/// window. Times of single flows differ from the model's; mean and total do not. `bands.rs` compares rates, fairness and queues.
 #[test]
 fn endpoints_and_the_model_agree() {
     let join = vec![flow(1, 3, 30_000_000, 0), flow(2, 3, 1_000_000, 300)];
@@ -164,7 +164,7 @@ fn a_full_switch_pauses_or_drops_and_all_arrives() {
     assert_eq!((dropped.pauses, dropped.finished.len()), (0, 16));
 }
 
-/// Both kinds of hosts: two flows, one of them with DSCP 46, whose class is guaranteed three quarters of the link.
+/// For both kinds of hosts: two flows, one of them with DSCP 46, whose class has a guarantee of three quarters of the link.
 #[test]
 fn classes_share_a_link_by_their_weights() {
     let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
@@ -189,7 +189,7 @@ fn classes_share_a_link_by_their_weights() {
     }
 }
 
-/// A host that sends on sixteen connections acknowledges received data before each of them has had its turn.
+/// A host that sends on sixteen connections acknowledges received data before it has served each of them.
 #[test]
 fn acknowledgements_come_before_data() {
     let mut flows: Vec<_> = (0..16).map(|_| flow(1, 2, 1_000_000, 0)).collect();
@@ -197,12 +197,12 @@ fn acknowledgements_come_before_data() {
     let setup = star(flows, fixed(1 << 20));
     let outcome = outcome(&setup);
     let small = outcome.finished.iter().filter(|done| done.flow >= 16);
-    // The delay is a packet of data that was already leaving, and acknowledgements on the same link.
+    // The delay is a data packet in transmission, and acknowledgements on the same link.
     let late: Vec<_> = small.map(|done| done.time.saturating_sub(done.alone).as_nanos()).collect();
     assert!(late.len() == 20 && late.iter().all(|&nanos| nanos < 400), "{late:?}");
 }
 
-/// A switch sends one connection by one path, and the connections of two hosts by several.
+/// A switch sends the packets of one connection over one path, and those of the connections between two hosts over several.
 #[test]
 fn connections_spread_over_the_ways_there_are() {
     let leaves = Topology::leaf_spine(2, 4, 1, Rate::from_gbps(400), LINE, HOP);
@@ -230,15 +230,15 @@ fn what_can_not_be_is_named() {
     let rx = AlgorithmConfig::HpccReceiver(*good.congestion.algorithm.as_hpcc().unwrap());
     let model = Setup { hosts: Hosts::Model, congestion: Congestion::new(rx), ..good.clone() };
     assert!(refused(model).to_string().contains("hpcc-rx"));
-    // At the limit, the flows are unfinished.
+    // At the time limit, the flows are unfinished.
     let short = Setup { limit: Duration::from_micros(2), ..good };
     assert_eq!(outcome(&short).finished.len(), 0);
 }
 
-/// Setups that once ran out of events before all flows had ended.
+/// Setups that in the past ran out of events before all flows had ended.
 #[test]
 fn what_once_fell_silent_comes_to_its_end() {
-    // A window that shrank below the bytes in flight, without a request for an acknowledgement.
+    // A window that became smaller than the bytes in flight, without a request for an acknowledgement.
     let leaves = Topology::leaf_spine(4, 2, 16, LINE, Rate::from_gbps(400), HOP);
     let incast = Incast { senders: 20, bytes: 50_000, load: 0.02 };
     let sizes = SizeDistribution::web_search();

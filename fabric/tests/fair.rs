@@ -122,7 +122,7 @@ fn worst(variant: Variant) -> Worst {
         let lot = [(1, 6, 20_000_000, 0), (2, 3, 20_000_000, 200), (4, 5, 10_000_000, 400)];
         let lot = lot.map(|(source, to, bytes, start)| flow(source, to, bytes, start)).to_vec();
         worst.lot = worst.lot.min(settled(&simulate(lot, variant, seed), 500).0);
-        // 0.5 ms after the fourth flow started.
+        // The window begins 0.5 ms after the start of the fourth flow.
         worst.jain = worst.jain.min(settled(&four, 6500).0);
         for outcome in [&two, &four] {
             worst.queue = worst.queue.max(Steady::of(outcome, PACKET).unwrap().queue[2]);

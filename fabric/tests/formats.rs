@@ -1,4 +1,4 @@
-//! HPCC++ keeps the queue short with every telemetry format, as the switch writes it.
+//! HPCC++ keeps the queue short with every telemetry format that the switch writes.
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
@@ -18,8 +18,8 @@ fn sender(format: Format) -> Congestion {
     Congestion { format, ..Congestion::new(CongestionAlgorithm::Hpcc(config())) }
 }
 
-/// Runs `flows` flows from `hosts` hosts to one more, 60 MB in all. Checks that in the steady state the link carries at least `least` Gb/s,
-/// and that at most `most` packets wait for 99 % of the time.
+/// Runs `flows` flows from `hosts` hosts to one other host, 60 MB in total. Checks that in the steady state the link carries at least
+/// `least` Gb/s, and that at most `most` packets are queued for 99 % of the time.
 fn holds(name: &str, (hosts, flows, least, most): (u32, u32, f64, f64), congestion: Congestion) {
     let flow = |number| Flow {
         source: number % hosts,
@@ -43,18 +43,18 @@ fn holds(name: &str, (hosts, flows, least, most): (u32, u32, f64, f64), congesti
     assert!(p99 <= most, "{name}, {flows} flows of {hosts} hosts: {p99} packets");
 }
 
-/// Time until flows that start together have settled. Eight flows that start at line rate with a window of a round trip each leave a queue
-/// of seven round trips, for which all of them cut, at the receiver once per `T`. They need some 100 `T`.
+/// Time after which flows that start together have settled. Eight flows that start at line rate with a window of a round trip each cause a
+/// queue of seven round trips. All of them then reduce their windows, in the receiver's algorithm once per `T`. This takes about 100 `T`.
 const SETTLED: Duration = Duration::from_micros(800);
 
-/// One and two flows; eight flows from two hosts, whose links space their packets, as in `ci/congestion`; and eight from eight hosts, whose
-/// packets collide by chance. Eight exactly periodic sources at 94 % load have more than 3 packets waiting for 0.77 % of the time, and more
-/// than 4 for 0.05 % (N*D/D/1). Each flow's rate varies a little, so the 99th percentile is 4.
+/// One and two flows; eight flows from two hosts, whose links space their packets, as in `ci/congestion`; and eight flows from eight hosts,
+/// whose packets arrive together by chance. Eight exactly periodic sources at 94 % load have more than 3 packets queued for 0.77 % of the
+/// time, and more than 4 for 0.05 % (N*D/D/1). Each flow's rate varies slightly, so the 99th percentile is 4.
 const BOUNDS: [(u32, u32, f64, f64); 4] =
     [(1, 1, 90.0, 3.0), (2, 2, 90.0, 3.0), (2, 8, 90.0, 3.0), (8, 8, 90.0, 4.1)];
 
 fn all(mode: &str, congestion: impl Fn(Format) -> Congestion) {
-    // The wide CSIG tag has the compact one's fields at another resolution.
+    // The wide CSIG tag has the fields of the compact tag at another resolution.
     for (name, format) in Format::ALL.into_iter().filter(|(name, _)| mode == "inband" || *name != "csig-wide")
     {
         for bounds in BOUNDS {

@@ -1,4 +1,4 @@
-//! The effect of loss and reordering on endpoints at 100 Gb/s with a round trip of 10 µs. `ci/loss` checks more.
+//! The effect of loss and reordering on endpoints at 100 Gb/s with a round trip of 10 µs. `ci/loss` has more checks.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::Probability;
@@ -40,7 +40,7 @@ fn lossy(setup: &Setup, loss: f64, seed: u64) -> Outcome {
     outcome(&Setup { loss: Probability::new(loss).unwrap(), seed, ..setup.clone() })
 }
 
-/// 1 % of all frames is lost: requests, responses and acknowledgements.
+/// The links lose 1 % of all frames: requests, responses and acknowledgements.
 #[test]
 fn selective_repeat_keeps_nine_tenths_of_the_goodput_at_one_percent_loss() {
     for verb in [Verb::Write, Verb::Read, Verb::Send] {
@@ -62,7 +62,7 @@ fn go_back_n_keeps_four_tenths() {
     }
 }
 
-/// Host 0 sends to host 2, whose link loses 1 % in both directions. Host 1 has nothing to do.
+/// Host 0 sends to host 2, whose link loses 1 % in both directions. Host 1 sends and receives nothing.
 #[test]
 fn a_link_loses_its_share_of_the_packets_that_it_carries() {
     let with = |lossy: usize, loss: f64| {
@@ -80,7 +80,7 @@ fn a_link_loses_its_share_of_the_packets_that_it_carries() {
     assert_eq!((other.trace, other.lost), (whole.trace, 0), "a link without packets loses none");
 }
 
-/// Four paths; the longest delay exceeds the shortest by up to a round trip.
+/// Four paths, whose longest delay exceeds the shortest by up to a round trip.
 #[test]
 fn what_comes_late_by_less_than_a_round_trip_is_not_sent_again() {
     for verb in [Verb::Write, Verb::Send] {
@@ -92,10 +92,9 @@ fn what_comes_late_by_less_than_a_round_trip_is_not_sent_again() {
     }
 }
 
-/// Base RTT.
 const TRIP: Duration = Duration::from_nanos(10_700);
 
-/// Two senders with HPCC++ on one link; a row per microsecond.
+/// Two senders with HPCC++ on one link, with one row per microsecond.
 fn shared_link() -> Setup {
     let config = HpccConfig::new(LINE, TRIP, NonZeroU32::new(100).unwrap());
     let congestion = Congestion {
@@ -108,10 +107,10 @@ fn shared_link() -> Setup {
     Setup { sampling, ..setup(flows, congestion, Verb::Write, true) }
 }
 
-/// From the time at which both senders have their share until the first is nearly done.
+/// From the time at which both senders have their share until the first has almost finished.
 const STEADY: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(4));
 
-/// 1 % of the senders' data, probes and responses is lost.
+/// The links lose 1 % of the senders' data, probes and responses.
 #[test]
 fn hpcc_keeps_its_queue_while_one_percent_is_lost() {
     let setup = shared_link();
@@ -124,8 +123,8 @@ fn hpcc_keeps_its_queue_while_one_percent_is_lost() {
     }
 }
 
-/// A lost packet, probe or response may lower the rate, but not for long: the sum of both rates is below nine tenths of that without loss
-/// for at most seven round trips (measured: three).
+/// A lost packet, probe or response may reduce the rate, but only for a short time. The sum of both rates is below 90 % of the sum without
+/// loss for at most seven round trips (measured: three).
 #[test]
 fn hpcc_has_its_rate_back_within_seven_round_trips_of_a_loss() {
     let steady = |outcome: &Outcome| -> Vec<u64> {

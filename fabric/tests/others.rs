@@ -1,4 +1,4 @@
-//! Peers and networks that are not Ferroce's: Linux as an IOAM node, receivers that forge reports, hosts that do not know probes.
+//! Peers and networks other than Ferroce: Linux as an IOAM node, receivers that forge reports, hosts that do not support probes.
 
 use cc::{DcqcnConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, SetupError, Topology, run, window};
@@ -18,7 +18,7 @@ fn config() -> HpccConfig {
     HpccConfig::new(LINE, RTT, NonZeroU32::new(16).unwrap())
 }
 
-/// `hosts` hosts write 10 MB each to one more.
+/// `hosts` hosts write 10 MB each to one other host.
 fn incast(hosts: u32, congestion: Congestion) -> Setup {
     let flow = |source| Flow {
         source,
@@ -47,8 +47,8 @@ fn settled(name: &str, outcome: &Outcome) -> (f64, f64) {
     (busy, p99 / PACKET as f64)
 }
 
-/// A Linux router reports queue and time, and no `txBytes` (cc/README.md, roce/src/wire/format/README.md). What HPCC++ derives from them
-/// keeps the queue short and the link in use.
+/// A Linux router reports queue and time, but not `txBytes` (cc/README.md, roce/src/wire/format/README.md). With these values, HPCC++ keeps
+/// the queue short and the link in use.
 #[test]
 fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
     let by_linux = |hosts, congestion| {
@@ -73,7 +73,7 @@ fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
     assert_eq!(refused.unwrap_err(), SetupError::LinuxIoam);
 }
 
-/// rtgwg-00 9.1: whatever a receiver reports, a sender's rate stays between its lowest rate and the line rate.
+/// rtgwg-00 9.1: whatever a receiver reports, a sender's rate remains between its lowest rate and the line rate.
 #[test]
 fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
     for algorithm in [
@@ -82,7 +82,7 @@ fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
         CongestionAlgorithm::HpccReceiver(config()),
     ] {
         let congestion = Congestion { in_band: EVERY, ..Congestion::new(algorithm) };
-        // A flow with such reports does not finish.
+        // Flows with such reports do not finish.
         let limit = Duration::from_millis(200);
         let setup = Setup { lie: Probability::ALWAYS, limit, ..incast(2, congestion) };
         let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
@@ -109,18 +109,18 @@ fn with_a_key_only_what_is_sealed_is_heard() {
     assert!(busy >= 9.0 && p99 <= 3.0, "{busy} Gb/s, {p99} packets");
 }
 
-/// `auto` without any answer: at most 20 probes, then DCQCN with the switch's marks.
+/// `auto` without any answer sends at most 20 probes, and then uses DCQCN with the switch's marks.
 #[test]
 fn auto_among_hosts_that_know_no_probes_is_dcqcn() {
     let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
     let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(config()) });
     let auto = Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT));
-    // Limits for 100 Gb/s; a tenth of them applies here.
+    // The limits are for 100 Gb/s; a tenth of them applies here.
     let red = Red { from: 400_000, to: 1_600_000, most: Probability::new(0.2).unwrap() };
     let outcome = outcome(&Setup { deaf: true, red: Some(red), ..incast(2, auto) });
     let slowest = outcome.series.iter().flat_map(|row| &row.rates).filter(|rate| **rate > 0).min().unwrap();
     println!("{} probes unheard, {} marked, slowest {slowest}", outcome.unheard, outcome.marked);
-    // Of both hosts; the last probes are far apart.
+    // The probes of both hosts; the last probes are far apart.
     assert!((2 * 8..=2 * 20).contains(&outcome.unheard), "{}", outcome.unheard);
     assert!(outcome.marked > 0 && *slowest < LINE.as_bps() * 3 / 4, "{} {slowest}", outcome.marked);
 }

@@ -1,4 +1,4 @@
-//! HPCC++ at the receiver, on endpoints. `cargo test --release -p ferroce-fabric --test receiver -- --nocapture` prints the figures.
+//! HPCC++ at the receiver, with endpoints. `cargo test --release -p ferroce-fabric --test receiver -- --nocapture` prints the figures.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
@@ -17,7 +17,7 @@ fn in_band(algorithm: AlgorithmConfig) -> Congestion {
     Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(algorithm) }
 }
 
-/// `senders` hosts write to one more, all at once, without end.
+/// `senders` hosts start at the same time and write to one other host without end.
 fn incast(senders: u32, congestion: Congestion) -> Setup {
     let flow = |source| Flow {
         source,
@@ -40,8 +40,8 @@ fn between(millis: [u64; 2], setup: &Setup) -> (f64, f64, [f64; 4]) {
     window(&outcome.series, from, until).unwrap()
 }
 
-/// Line 29 uses the actual round trip: while a queue exists, it is longer than T, and a reference that moved every T would react to one
-/// queue several times.
+/// Line 29 uses the actual round trip. While a queue exists, it is longer than T. With a reference that moved every T, the sender would
+/// react several times to the same queue.
 #[test]
 fn an_incast_of_any_size_stays_busy_and_fair() {
     for (senders, millis) in [(16, [1, 4]), (64, [2, 6]), (256, [5, 15])] {
@@ -52,7 +52,7 @@ fn an_incast_of_any_size_stays_busy_and_fair() {
     }
 }
 
-/// Half of the flows are paced by the receiver and half by the sender, with the same parameters.
+/// The receiver paces half of the flows and the sender the other half, with the same parameters.
 #[test]
 fn both_ends_algorithms_share_a_link_fairly() {
     for (senders, expected) in [(2, 1), (2, 2), (2, 100), (4, 1), (16, 16)] {

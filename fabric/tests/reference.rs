@@ -13,7 +13,7 @@ use std::time::Duration;
 const LINE: Rate = Rate::from_gbps(100);
 const HOP: Duration = Duration::from_micros(1);
 const RTT: Duration = Duration::from_nanos(4160);
-/// Trace of a run. It changes only with the model.
+/// Trace of a run. It changes only if the model changes.
 const TRACE: u64 = 10_689_707_982_830_579_353;
 const BANDS: &str = include_str!("data/jitter_bands.csv");
 const F14: &str = include_str!("data/f14.csv");
@@ -58,14 +58,14 @@ fn outcome(setup: &Setup) -> Outcome {
     run(setup, &mut |_, _, _| {}).unwrap()
 }
 
-/// Returns completion times in ns, by flow.
+/// Returns completion times in ns, in the order of the flows' numbers.
 fn times(outcome: &Outcome) -> Vec<u128> {
     let mut times: Vec<_> = outcome.finished.iter().map(|flow| (flow.flow, flow.time.as_nanos())).collect();
     times.sort_unstable();
     times.into_iter().map(|(_, time)| time).collect()
 }
 
-/// Where neither random numbers nor two packets in the same ns decide, times are equal to those of the authors' simulator.
+/// If neither random numbers nor two packets in the same ns affect a run, its times are equal to those of the authors' simulator.
 #[test]
 fn completion_times_are_the_authors_to_the_nanosecond() {
     let red = Red { from: 300_000, to: 300_000, most: Probability::ALWAYS };
@@ -139,7 +139,7 @@ fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
     let rows = F14.lines().skip(1).map(|line| line.split(',').map(|word| word.parse::<f64>().unwrap()));
     for row in rows.map(Iterator::collect::<Vec<_>>).filter(|row| row[2] == 100.0) {
         let AlgorithmConfig::Hpcc(config) = hpcc(row[1] as u32) else { unreachable!() };
-        // The reference gives W_ai in bytes per 4 µs.
+        // The reference has W_ai in bytes per 4 µs.
         let additive_increase = Rate::from_mbps(row[0] as u64 * 2);
         let config = HpccConfig { additive_increase, ..config };
         let flows = (1..=16).map(|source| flow(source, 17, 40_000_000, 0)).collect();
@@ -158,18 +158,18 @@ fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
             [row[8], row[10], row[11]]
         );
         assert!((gbps / row[3] - 1.0).abs() < 0.01, "{gbps}: {row:?}");
-        // One chaotic run each: with the smallest W_ai, 10 ms are too short for equal shares.
+        // Each is one run of a chaotic system. With the smallest W_ai, 10 ms are too short for equal shares.
         assert!((fairness - row[7]).abs() < if row[0] < 25.0 { 0.15 } else { 0.05 }, "{fairness}: {row:?}");
-        // Sampling may make a difference of one packet.
+        // Sampling may cause a difference of one packet.
         for (ours, theirs) in [mean, p95, p99].into_iter().zip([row[8], row[10], row[11]]) {
             assert!((ours - theirs * 1e3).abs() <= 1090.5, "{ours}: {row:?}");
         }
     }
 }
 
-/// Three switches in a line; the third flow (host 6 to 7) shares the second link between them with the first flow only. Of the authors' run
-/// only 30,000 acknowledgements are known: the end of the third flow, and the packets of the others acknowledged by then. Packets collide
-/// in the same ns here, so the authors' values only lie in the range of our seeds, with starts delayed by up to 100 ns.
+/// Three switches in a line. The third flow (host 6 to 7) shares the second link between them only with the first flow. Of the authors' run
+/// only 30,000 acknowledgements are known: the end of the third flow, and the packets of the others acknowledged by then. Packets arrive in
+/// the same ns here, so the test only checks that the authors' values lie in the range of our seeds, with starts delayed by up to 100 ns.
 #[test]
 fn the_parking_lot_of_the_authors_is_one_of_ours() {
     for (stages, end, until, acked) in
@@ -177,7 +177,7 @@ fn the_parking_lot_of_the_authors_is_one_of_ours() {
     {
         let AlgorithmConfig::Hpcc(config) = hpcc(stages) else { unreachable!() };
         let config = HpccConfig { base_rtt: 2 * RTT, ..config };
-        // Their hosts 3 and 4 are 1 and 2 here, and so on.
+        // The authors' hosts 3 and 4 are 1 and 2 here, and so on.
         let flows = vec![flow(1, 6, 20_000_000, 0), flow(2, 3, 20_000_000, 200), flow(4, 5, 10_000_000, 400)];
         let one = |seed| {
             let sampling = Sampling { every: Duration::from_nanos(until), host: 5, flows: 3 };
@@ -233,7 +233,7 @@ fn without_pauses_what_was_dropped_comes_again() {
     assert_eq!((dropped.pauses, dropped.finished.len()), (0, 16));
 }
 
-/// Every flow arrives in every topology, and alone it takes as long as the reference's rule says.
+/// Every flow arrives in every topology, and alone it takes as long as the reference computes.
 #[test]
 fn topologies_carry() {
     for (topology, hosts) in [

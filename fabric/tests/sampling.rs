@@ -22,7 +22,7 @@ fn setup(sampled: Vec<[usize; 2]>) -> Setup {
     Setup { sampling, sampled, hosts: Hosts::Model, ..Setup::new(topology, vec![flow(0), flow(1)], fixed) }
 }
 
-/// 1000 packets of 1082 bytes each way, and as many acknowledgements of 62 bytes back.
+/// 1000 packets of 1082 bytes in each direction, and the same number of acknowledgements of 62 bytes in the other.
 #[test]
 fn each_sampled_port_has_its_own_queue_and_bytes() {
     let ports = vec![[4, 5], [5, 2], [5, 4], [0, 4]];

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 const LINE: Rate = Rate::from_gbps(100);
 
-/// Returns the parameters for `expected` flows, with the default lowest rate of the rules.
+/// Returns the parameters for `expected` flows, with the default lowest rate of rules.
 fn config(expected: u32) -> HpccConfig {
     let config = HpccConfig::new(LINE, Duration::from_nanos(4400), NonZeroU32::new(expected).unwrap());
     HpccConfig { min_rate: Rate::from_mbps(1), ..config }
@@ -17,7 +17,7 @@ fn config(expected: u32) -> HpccConfig {
 
 const BYTES: u64 = 500_000;
 
-/// `senders` hosts write [`BYTES`] each to one more, in packets of `payload` bytes.
+/// `senders` hosts write [`BYTES`] each to one other host, in packets of `payload` bytes.
 fn many(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) -> Setup {
     let flow = |source| Flow {
         source,
@@ -35,7 +35,7 @@ fn many(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) ->
     Setup { hosts, conventions, jitter: Duration::from_nanos(100), limit, ..setup }
 }
 
-/// Returns how many flows ended, and the total time divided by that of all bytes on the link.
+/// Returns the number of flows that ended, and the ratio of the total time to that of all bytes on the link.
 fn incast(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) -> (usize, f64) {
     let outcome = run(&many(hosts, senders, payload, algorithm), &mut |_, _, _| {}).unwrap();
     let packets = BYTES.div_ceil(payload.into());
@@ -55,8 +55,8 @@ fn an_incast_of_a_thousand_ends_within_1_2_times_the_ideal() {
     }
 }
 
-/// Each sender's share is 790 Mb/s, in packets of 4 KiB. With `W_ai` as an eighth of the headroom a flow had 4.9 Mb/s, a packet in 6.7 ms:
-/// more than half of the byte counter's period of 10.7 ms, after which telemetry was not used.
+/// Each sender's share is 790 Mb/s, in packets of 4 KiB. With `W_ai` as an eighth of the headroom, a flow had 4.9 Mb/s, or one packet in
+/// 6.7 ms. This is more than half of the byte counter's period of 10.7 ms, after which telemetry was not used.
 #[test]
 fn no_flow_that_its_receiver_paces_stalls() {
     let (ended, times) = incast(Hosts::Endpoints, 127, 4096, AlgorithmConfig::HpccReceiver(config(1)));
@@ -64,10 +64,10 @@ fn no_flow_that_its_receiver_paces_stalls() {
     assert!(ended == 127 && times <= 1.6, "{ended} ended in {times} times the ideal");
 }
 
-/// A thousand flows have windows of a tenth of a packet. Their first burst drains within 5 ms; then the queue is often empty.
+/// A thousand flows have windows of a tenth of a packet. Their first burst drains within 5 ms. Afterwards the queue is often empty.
 #[test]
 fn a_thousand_flows_have_no_standing_queue() {
-    // The values that the rules have.
+    // The values of rules.
     let config = HpccConfig {
         min_rate: Rate::from_mbps(5),
         target_utilisation: 0.97,

@@ -1,4 +1,4 @@
-//! The soak test with assertions and overflow checks; `ferroce soak` runs thousands of seeds.
+//! The soak test with assertions and overflow checks. `ferroce soak` runs thousands of seeds.
 
 use ferroce_fabric::soak::{Reached, run};
 

@@ -61,8 +61,8 @@ fn unequal_paths_cost_no_repetition_and_little_goodput() {
     }
 }
 
-/// Four paths of 25 Gb/s each. The switch chooses a path by a hash of the ports: with seed 3 all four are in use, with the others two or
-/// three. Their queues grow by a dozen round trips within one, without a retransmission.
+/// Four paths of 25 Gb/s each. The switch selects a path by a hash of the ports. With seed 3 all four are in use, with the others two or
+/// three. Their queues grow by a dozen round trips within one, without retransmissions.
 #[test]
 fn narrow_paths_add_up_without_a_repetition() {
     const PATH: Rate = Rate::from_gbps(25);

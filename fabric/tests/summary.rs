@@ -10,16 +10,16 @@ use std::time::Duration;
 const RTT: Duration = Duration::from_nanos(4160);
 const SUMMARY: &str = include_str!("data/summary.csv");
 const FIGURES: [&str; 4] = ["shortest", "mean", "longest", "peak"];
-/// Figures that one flow or one moment determines. Under DCQCN they depend on RED's random marks, and the authors' run is one sample: it
-/// may also lie within the range of our seeds.
+/// Figures that one flow or one instant determines. With DCQCN they depend on RED's random marks, and the authors' run is one sample. Such
+/// a figure may also lie within the range of our seeds.
 const SINGLE_EVENTS: [&str; 2] = ["shortest", "peak"];
 
-/// The difference between the runs of two seeds.
+/// The cause of differences between the runs of two seeds.
 #[derive(Clone, Copy)]
 enum Randomness {
-    /// The packets that the switch marks.
+    /// The selection of the packets that the switch marks.
     Marks(Red),
-    /// The flows begin up to 100 ns later; the switch marks nothing.
+    /// Delays of the flows' starts by up to 100 ns. The switch marks no packets.
     Starts,
 }
 
@@ -28,7 +28,7 @@ fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
     Flow { source: source - 1, destination: destination - 1, bytes, start, is_incast: false, dscp: 0 }
 }
 
-/// Returns, by seed, the shortest, mean and longest completion time in µs, and the queue's peak in bytes.
+/// Returns, for each seed, the shortest, mean and longest completion time in µs, and the queue's peak in bytes.
 fn figures(flows: &[Flow], algorithm: AlgorithmConfig, randomness: Randomness) -> Vec<[f64; 4]> {
     let (red, jitter, seeds) = match randomness {
         Randomness::Marks(red) => (Some(red), Duration::ZERO, 36),
@@ -61,8 +61,8 @@ fn reference(run: &str) -> [f64; 4] {
     [3, 4, 5, 7].map(|column| row[column].parse().unwrap())
 }
 
-/// Compares the figures of each scenario with the reference's run of `variant`, and returns those outside 10 %. If `is_random`, a figure in
-/// [`SINGLE_EVENTS`] may also lie within the range of the seeds.
+/// Compares the figures of each scenario with the reference's run of `variant`, and returns the figures outside 10 %. If `is_random`, a
+/// figure in [`SINGLE_EVENTS`] may also lie within the range of the seeds.
 fn outside(
     variant: &str,
     algorithm: AlgorithmConfig,
@@ -110,8 +110,9 @@ fn dctcp_and_dcqcn_are_within_10_percent_of_their_authors() {
     assert!(found.is_empty(), "{found:#?}");
 }
 
-/// Their switch counts the bytes that arrive. Telemetry contains the bytes that leave and the queue; the same rate follows from them one
-/// packet later. So the first queue of two flows is six packets longer, and no flow of sixteen gets far ahead.
+/// The authors' switch counts the bytes that arrive. Telemetry contains the bytes that leave and the queue, from which the same rate
+/// follows one packet later. The first queue of two flows is therefore six packets longer, and no flow of sixteen gets far ahead of the
+/// others.
 #[test]
 fn powertcp_is_within_10_percent_of_its_authors_except_for_two_figures() {
     let config = HpccConfig {

@@ -1,4 +1,4 @@
-//! Writes measurements into the tables of a Markdown file. The first cell identifies a row; other rows stay unchanged.
+//! Writes measurements into the tables of a Markdown file. The first cell identifies a row; other rows are unchanged.
 
 use std::path::Path;
 

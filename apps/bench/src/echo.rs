@@ -27,7 +27,7 @@ pub fn half_round_trip(link: &Link, length: usize) -> Result<f64, String> {
     };
     let mut server = side(Side::Server);
     server.stdout(Stdio::null());
-    // Left by a server that was killed.
+    // A server that was killed leaves its socket.
     let _ = std::fs::remove_file(link.socket());
     let server = Running::start(server)?;
     link.wait_for_server(&link.socket());
@@ -95,7 +95,7 @@ fn exchange(port: &mut Port, length: usize) -> Result<(), String> {
     frame[6] = 2;
     frame[12..14].copy_from_slice(&ETHERTYPE);
     burst.push(frame);
-    // A link that is not up yet accepts no frame, or loses it.
+    // A link that is still down accepts no frame, or loses it.
     let give_up = Instant::now() + Duration::from_secs(5);
     while !burst.is_empty() {
         port.transmit(&mut burst);

@@ -25,7 +25,7 @@ pub type Run = Box<dyn FnMut() -> Result<f64, String>>;
 pub struct Figure {
     /// The name for `--only`.
     pub name: String,
-    /// The description of what is measured.
+    /// The description of the measured quantity.
     pub what: String,
     /// The unit of both values.
     pub unit: &'static str,

@@ -128,7 +128,7 @@ fn shared(place: &Place, link: &Link) -> Vec<Figure> {
     ]
 }
 
-/// Flags of the tools; half of the time is for warming up. Small messages run with HPCC++, which never slows down without a switch.
+/// Flags of the tools. Half of the time is for warming up. Small messages use HPCC++, which does not reduce the rate without a switch.
 const WRITE_64: [&str; 15] = [
     "write-bw",
     "-s",

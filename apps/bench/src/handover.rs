@@ -1,7 +1,7 @@
-//! Measures how fast this machine passes bytes from one core to another at this moment.
+//! Measures the current rate at which this machine passes bytes from one core to another.
 //!
-//! On a shared machine the rate changes threefold within seconds, with the physical CPUs that run the two virtual ones and the other users
-//! of their caches. Every figure of two cores changes with it.
+//! On a shared machine the rate changes threefold within seconds. It depends on the physical CPUs that run the two virtual CPUs, and on the
+//! other users of their caches. Every figure of two cores changes with it.
 
 use crate::cpu;
 use crate::host::Side;
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// The size of the frame of a 4 KiB WRITE, bytes, and the slots of a port's ring.
+/// The size of the frame of a 4 KiB WRITE, bytes, and the number of slots of a port's ring.
 const FRAME: usize = 4096 + 74;
 const SLOTS: usize = 1024;
-/// Frames passed at a time, and the limit on frames in the ring: a window's worth.
+/// Frames passed at a time, and the limit on frames in the ring, which is that of a window.
 const BURST: usize = 32;
 const WINDOW: usize = 128;
-/// The number of rates that are measured. The median counts, because the kernel may preempt a thread during some.
+/// The number of measured rates. Their median is used, because the kernel may preempt a thread in some of them.
 const PIECES: usize = 101;
 const PIECE: usize = 8 * BURST;
 

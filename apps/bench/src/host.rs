@@ -71,8 +71,8 @@ impl Link {
         ]
     }
 
-    /// Returns DPDK's name for the device. Its socket is in `folder`, which must be new for each run: a process cannot bind a socket that a
-    /// killed one left.
+    /// Returns DPDK's name for the device. Its socket is in `folder`, which must be new for each run, because a process cannot bind a
+    /// socket that a killed process left.
     pub fn vdev(&self, side: Side, folder: &Path) -> String {
         match self {
             Self::Memif(_) => {
@@ -97,8 +97,8 @@ impl Link {
         }
     }
 
-    /// Waits until a client can connect to a started server. A client that starts too early has no port, and does not report it. Without a
-    /// socket to wait for, waits 0.9 s.
+    /// Waits until a client can connect to a started server. A client that starts too early has no port, and does not report it. On a link
+    /// without a socket, waits 0.9 s.
     pub fn wait_for_server(&self, socket: &Path) {
         let start = Instant::now();
         let mut rest = 900;
@@ -133,7 +133,7 @@ impl Link {
         }
     }
 
-    /// Returns a command that runs on `side` and is ended after a minute. If `pin`, it is pinned to the side's CPU.
+    /// Returns a command that runs on `side` for at most a minute. If `pin`, it is pinned to the side's CPU.
     pub fn command(&self, side: Side, program: &Path, pin: bool) -> Command {
         let mut words: Vec<String> = Vec::new();
         if let Self::AfPacket { server, client } = self {

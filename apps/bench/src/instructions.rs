@@ -5,12 +5,12 @@ use serde::Serialize;
 use std::path::Path;
 use std::process::Command;
 
-/// Rounds under callgrind, which is fifty times slower; rounds that are timed; and the number of timed runs, of which the fastest counts.
+/// Rounds under callgrind, which is fifty times slower; timed rounds; and the number of timed runs, of which the fastest is used.
 const COUNTED: u32 = 8;
 const TIMED: u32 = 300;
 const RUNS: usize = 7;
-/// How often a step above its limit is counted again. The lowest count is used, because a timer that expires in a counted turn is not a
-/// cost of the step.
+/// The number of times that a step above its limit is counted again. The lowest count is used, because a timer that expires in a counted
+/// turn is not a cost of the step.
 const RECOUNTS: usize = 2;
 
 /// The cost of a step.

@@ -1,4 +1,4 @@
-//! `ferroce-bench`: measures Ferroce and compares it with what the machine can do. Run by `scripts/bench`.
+//! `ferroce-bench`: measures Ferroce and compares it with the capabilities of the machine. `scripts/bench` runs it.
 //!
 //! Every figure is the ratio of two runs that alternate on one machine, with one core per side, because absolute figures of a shared
 //! machine vary too much.

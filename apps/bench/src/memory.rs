@@ -3,12 +3,12 @@
 use crate::cpu;
 use std::hint::black_box;
 
-/// As in the tools: a buffer to send from, bytes, and packet buffers that exceed the nearest caches.
+/// As in the tools: the length of a send buffer, bytes, and a number of packet buffers that exceeds the nearest caches.
 const REGION: usize = 64 * 1024;
 const PACKETS: usize = 1024;
 const ROUNDS: usize = 200;
 
-/// Returns the rate of one copy and one CRC-32 over pieces of `piece` bytes, Gb/s, which a sender of such packets must do at least.
+/// Returns the rate of one copy and one CRC-32 over pieces of `piece` bytes, Gb/s. A sender of such packets must do at least this work.
 pub fn copy_and_crc(piece: usize) -> f64 {
     let region = vec![0x5a_u8; REGION];
     let mut packets = vec![0_u8; PACKETS * piece];

@@ -25,7 +25,7 @@ const LONGEST: usize = 1 << 16;
 
 const WARM_UP: Duration = Duration::from_millis(100);
 const MEASURED: Duration = Duration::from_millis(500);
-/// The number of round trips, and of the first ones that do not count.
+/// The number of round trips, and the number of initial round trips that are not used.
 const ROUNDS: usize = 20_000;
 const FIRST: usize = 2000;
 
@@ -73,7 +73,7 @@ impl End {
     }
 }
 
-/// Returns HPCC++, which nothing slows down here, because no switch reports a queue.
+/// Returns HPCC++, which does not reduce the rate here, because no switch reports a queue.
 pub(crate) fn hpcc() -> Congestion {
     let (rate, rtt) = (cc::Rate::from_gbps(400), Duration::from_micros(20));
     Congestion::new(CongestionAlgorithm::Hpcc(cc::HpccConfig::new(rate, rtt, NonZeroU32::MIN)))
@@ -84,7 +84,7 @@ pub(crate) fn connected(mtu: Mtu, congestion: Option<Congestion>) -> Result<(End
     connected_to(mtu, congestion, 1)
 }
 
-/// Like [`connected`], but the second end has `cores` cores, and its queue pair is on the last one.
+/// Like [`connected`], but the second end has `cores` cores, and its queue pair is on the last core.
 pub(crate) fn connected_to(
     mtu: Mtu,
     congestion: Option<Congestion>,
@@ -99,7 +99,7 @@ pub(crate) fn connected_to(
     a.device.set_neighbour("10.0.0.2".parse().expect("an address"), mac_b).map_err(text)?;
     b.device.set_neighbour("10.0.0.1".parse().expect("an address"), mac_a).map_err(text)?;
     let (to_a, to_b) = (a.qp.endpoint(), b.qp.endpoint());
-    // An ACK timeout of 1.1 s, longer than pauses of a busy machine.
+    // An ACK timeout of 1.1 s is longer than pauses of a busy machine.
     let options = ConnectOptions::new().mtu(mtu).congestion(congestion).ack_timeout(AckTimeout::new(18));
     a.qp.connect(&to_b, &options).map_err(text)?;
     b.qp.connect(&to_a, &options).map_err(text)?;
@@ -135,7 +135,7 @@ fn side_by_side<R: Send>(
     })
 }
 
-/// Returns the rate of `work` per second. `work` returns how much it did in a call.
+/// Returns the rate of `work` per second. Each call of `work` returns the amount of work that it did.
 fn steady(mut work: impl FnMut() -> Result<u64, String>) -> Result<f64, String> {
     let (mut begin, mut done, mut is_warm) = (Instant::now(), 0, false);
     loop {
@@ -272,7 +272,7 @@ fn ports() -> Result<[Port; 2], String> {
     Ok([open(&a)?, open(&b)?])
 }
 
-/// Returns the baseline of rates, frames per second: one side allocates and sends frames, the other receives and frees them. Neither
+/// Returns the baseline of rates, frames per second. One side allocates and sends frames, the other receives and frees them. Neither side
 /// accesses their bytes.
 fn frames_per_second(length: usize) -> Result<f64, String> {
     let [mut a, mut b] = ports()?;

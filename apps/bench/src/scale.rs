@@ -14,7 +14,7 @@ use std::time::Duration;
 const BASE: u64 = 0x10_0000;
 const SIZE: u32 = 1024;
 const FRAME: usize = 1024 + MAX_OVERHEAD;
-/// Frames passed at a time, like the burst of a port.
+/// Frames passed at a time, as in the burst of a port.
 const BURST: usize = 32;
 
 /// The buffer of a host, which all its queue pairs share.
@@ -131,7 +131,7 @@ impl Host {
 }
 
 impl Host {
-    /// Returns a WRITE of this end's buffer to that of `peer`.
+    /// Returns a WRITE from this end's buffer to the buffer of `peer`.
     pub(crate) fn write_to(&self, peer: &Self, length: u32) -> SendRequest {
         let sge = Sge { address: BASE, length, lkey: self.region.lkey };
         SendRequest::write(0, sge, Remote { address: BASE, rkey: peer.region.rkey })

@@ -67,7 +67,7 @@ pub fn row_cells(outcome: &Outcome) -> Vec<String> {
     vec![name, format!("{what}, beside {yardstick}"), ours, theirs, spread(*ratio), goal]
 }
 
-/// Returns a cost as cells of a table in a document. Omits the time, which is valid for one machine only.
+/// Returns a cost as cells of a table in a document. Omits the time, which is valid only for one machine.
 pub fn step_cells(cost: &Cost) -> Vec<String> {
     vec![format!("`{}`", cost.name), cost.what.into(), cost.instructions.to_string(), cost.budget.to_string()]
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// The number of reports, one per second, that count, and the time limit for them.
+/// The number of reports, one per second, that are used, and the time limit for them.
 const REPORTS: usize = 2;
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -19,7 +19,7 @@ pub fn frames_per_second(link: &Link, length: usize) -> Result<f64, String> {
     let receiver = start(link, Side::Server, "rxonly", length, folder.path())?;
     link.wait_for_server(&Link::testpmd_socket(folder.path()));
     let sender = start(link, Side::Client, "txonly", length, folder.path())?;
-    // testpmd reports once per second. The first nonzero report is dropped, because it may include frames that waited.
+    // testpmd reports once per second. The first nonzero report is not used, because it may include frames that were queued.
     let log = folder.path().join("server.log");
     let begin = Instant::now();
     let mut steady = Vec::new();

@@ -48,7 +48,7 @@ pub fn afresh(args: &[&str]) -> Result<f64, String> {
 pub fn meet(link: &Link, mut server: Command, mut client: Command) -> Result<String, String> {
     let log = tempfile::NamedTempFile::new().map_err(|error| error.to_string())?;
     let output = || log.as_file().try_clone().map_err(|error| error.to_string());
-    // Left by a server that was killed.
+    // A server that was killed leaves its socket.
     let _ = fs::remove_file(link.socket());
     server.stdout(Stdio::null()).stderr(Stdio::null());
     let mut server = Running::start(server)?;

@@ -17,7 +17,6 @@ use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use verbs::{DeviceConfig, sysfs};
 
-/// The folder of device files.
 const DEVICES: &str = "/dev/infiniband";
 /// The folder of descriptions, and its parent, which sysfs contains.
 const CLASS: &str = sysfs::CLASS;

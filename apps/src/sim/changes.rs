@@ -23,7 +23,6 @@ pub(super) struct ChangeText {
     up: bool,
 }
 
-/// Returns the changes of a scenario.
 pub(super) fn changes(
     text: &[ChangeText],
     topology: &Topology,
@@ -37,7 +36,6 @@ pub(super) fn changes(
     text.iter().enumerate().map(change).collect()
 }
 
-/// Returns the links that change.
 fn links(change: &ChangeText, topology: &Topology, names: NodeNames) -> Result<Vec<usize>, String> {
     let those = |of: &dyn Fn([usize; 2]) -> bool| -> Vec<usize> {
         let links = topology.links().iter().enumerate();
@@ -63,7 +61,6 @@ fn links(change: &ChangeText, topology: &Topology, names: NodeNames) -> Result<V
     }
 }
 
-/// Returns the change of the links.
 fn what(change: &ChangeText) -> Result<LinkChange, String> {
     match (&change.rate, change.down, change.up) {
         (Some(rate), false, false) => units::rate(rate).map(LinkChange::Rate),

@@ -6,7 +6,6 @@ use fabric::sim::{Collective, Dependency, Flow};
 use serde::Deserialize;
 use std::ops::Range;
 
-/// The kind of a collective operation.
 #[derive(Clone, Copy, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum CollectiveKind {

@@ -206,7 +206,6 @@ pub(super) fn draw(
     Ok(random_flows(hosts, line, &sizes, &arrivals, seed))
 }
 
-/// Returns the load of each host's link.
 fn host_load(traffic: &Traffic, shape: &Shape) -> Result<f64, String> {
     let Some(ends) = &traffic.load_link else { return Ok(traffic.load) };
     let Shape { topology, line, .. } = shape;
@@ -235,7 +234,6 @@ fn host_load(traffic: &Traffic, shape: &Shape) -> Result<f64, String> {
     }
 }
 
-/// Returns the distribution in `sizes` of a scenario.
 fn sizes(traffic: &Traffic, folder: &Path) -> Result<SizeDistribution, String> {
     if let Some(file) = sizes_file(traffic) {
         let path = folder.join(file);

@@ -2,7 +2,6 @@
 
 use crate::failure::Failure;
 
-/// A wrong value of a key of a scenario.
 #[derive(Debug)]
 pub(super) struct Mistake {
     /// The key. If it is in a table, the name of the table precedes it: `traffic.load`.

@@ -327,7 +327,6 @@ fn rival(keys: &Text, line: Rate) -> Result<Option<(u8, Congestion)>, Mistake> {
     Ok(Some((rival.dscp, congestion.on_link(line))))
 }
 
-/// Returns the slow applications.
 fn applications(keys: &Text, numbering: Numbering) -> Result<Vec<Application>, Mistake> {
     let application = |(place, text): (usize, &ApplicationText)| {
         let (host, rate) = (numbering.host("host", text.host), units::rate(&text.rate));
@@ -353,7 +352,6 @@ fn applications(keys: &Text, numbering: Numbering) -> Result<Vec<Application>, M
 /// The limit on the ports of the series.
 const PORTS: usize = 64;
 
-/// Returns the ports of the series.
 fn sampled(keys: &Text, topology: &Topology, names: NodeNames) -> Result<Vec<[usize; 2]>, Mistake> {
     let wrong = |why: String| Mistake::new("sample_ports", why);
     let count = keys.sample_ports.len();

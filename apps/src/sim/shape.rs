@@ -29,7 +29,6 @@ impl NodeNames {
         node.ok_or_else(|| format!("'{name}': no such node; use h{first} to h{last} and s1 to s{switches}"))
     }
 
-    /// Returns the nodes with these names.
     pub(super) fn pair(self, names: &[String; 2]) -> Result<[usize; 2], String> {
         Ok([self.node(&names[0])?, self.node(&names[1])?])
     }

@@ -18,7 +18,6 @@ const NODES: usize = 200_000;
 /// The limit on hosts times switches: a switch has a route of 8 bytes to each host.
 const ROUTES: usize = 1 << 27;
 
-/// The name of a topology.
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum TopologyKind {
@@ -99,7 +98,6 @@ fn refuse_unused(text: &Text) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// Returns a named topology.
 fn with_name(text: &Text) -> Result<Shape, Mistake> {
     let (line, delay) = (needed_rate(text)?, needed_delay(text)?);
     let fabric = match &text.fabric_rate {
@@ -110,7 +108,6 @@ fn with_name(text: &Text) -> Result<Shape, Mistake> {
     Ok(Shape { topology, line, fabric, first_host: text.first_host.unwrap_or(1) })
 }
 
-/// Returns the graph of a scenario.
 fn graph(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
     let Graph { hosts, switches, links, first, numbers } = match &text.links {
         Some(file) => {

@@ -21,7 +21,6 @@ pub struct Difference<'a> {
     pub starved: u64,
     counters: BTreeMap<String, u64>,
     core: BTreeMap<String, u64>,
-    /// Counters of the core of the queue pair.
     own_core: BTreeMap<String, u64>,
 }
 

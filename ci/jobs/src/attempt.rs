@@ -1,4 +1,4 @@
-//! Runs a job once: its process, its output, and the time that it took. Used by `lanes`.
+//! Runs a job once: starts its process, stores its output, and measures its time. Used by `lanes`.
 
 use std::fs::File;
 use std::io::{self, Read, Write};

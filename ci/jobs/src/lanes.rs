@@ -1,7 +1,7 @@
 //! Runs jobs in two lanes. Used by `main`.
 //!
-//! Jobs that move packets run in the first lane, one after the other. Jobs that only compute run in the second, at idle priority, and print
-//! their output when they have ended. Jobs that measure run after all others.
+//! Jobs that move packets run sequentially in the first lane. Jobs that only compute run in the second, at idle priority, and print their
+//! output when they have ended. Jobs that measure run after all others.
 
 use std::collections::VecDeque;
 use std::io;

@@ -1,4 +1,4 @@
-//! Prints the progress of a run: a heading and an outcome for each job, the remaining time, and finally the failures. Used by `main` and
+//! Prints the progress of a run: a heading and an outcome for each job, the remaining time, and at the end the failures. Used by `main` and
 //! `lanes`.
 
 use std::fs;
@@ -9,9 +9,9 @@ use crate::attempt::Outcome;
 use crate::table::{Job, Load};
 use crate::times::Times;
 
-/// Words in lines that probably say why a job failed.
+/// Words in lines that probably describe the failure of a job.
 const TELLING: [&str; 6] = ["UNEXPECTED", "FAILED", "panicked", "error", "broken", "less than"];
-/// The number of lines after such a line, the limit on these lines in total, and the number of lines from the end of a log.
+/// The number of lines shown after such a line, the limit on these lines in total, and the number of lines shown from the end of a log.
 const LINES_AFTER: usize = 6;
 const MOST_TELLING: usize = 60;
 const LAST_LINES: usize = 15;
@@ -51,7 +51,7 @@ impl Report {
         self.print(&format!("\n{}== {}{}  {left}", self.colour("\x1b[1m"), job.name, self.colour("\x1b[0m")));
     }
 
-    /// Prints how a job ended, after its output.
+    /// Prints the outcome of a job, after its output.
     pub fn ended(&mut self, outcome: Outcome) {
         let (job, took) = (outcome.job, outcome.took.as_secs());
         let cost = format!("({took} s, {} s of processor time)", outcome.processor.as_secs());
@@ -70,7 +70,7 @@ impl Report {
         self.ended.push(outcome);
     }
 
-    /// Prints the output of a job of the second lane, and how it ended.
+    /// Prints the output and the outcome of a job of the second lane.
     pub fn ended_beside(&mut self, outcome: Outcome) {
         self.print(&format!(
             "\n{}== {}{}  (beside the others)",
@@ -85,8 +85,8 @@ impl Report {
         self.ended(outcome);
     }
 
-    /// Prints the failures again, for readers who see only the end of a long log, and the number of jobs that passed and failed. Returns
-    /// true if all passed.
+    /// Prints the failures again, for readers of the end of a long log, and the numbers of jobs that passed and failed. Returns true if all
+    /// passed.
     pub fn finish(&self) -> bool {
         let failed: Vec<&Outcome> = self.failed().collect();
         for outcome in &failed {
@@ -122,7 +122,7 @@ impl Report {
         }
     }
 
-    /// Returns the estimate of the remaining time, s: that of the longer lane, and then of the jobs that measure.
+    /// Returns the estimated remaining time, s: the time of the longer lane, and of the jobs that measure.
     fn seconds_left(&self) -> u64 {
         let of = |load| {
             self.waiting.iter().filter(|job| job.load == load).map(|job| self.times.of(job)).sum::<u64>()
@@ -145,7 +145,7 @@ fn read(log: &Path) -> Option<String> {
     fs::read(log).ok().map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns the lines of `log` that probably describe a failure, numbered and with those after each, and its last lines.
+/// Returns the lines of `log` that probably describe a failure, numbered and with the lines after each, and the last lines of `log`.
 fn excerpt(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
     let mut until = 0;

@@ -35,8 +35,8 @@ impl Tier {
 pub enum Load {
     /// Moves packets in real time. These jobs run one at a time, in the order of the table.
     Packets,
-    /// Only computes. These jobs also run one at a time, concurrently with the others, at idle priority (SCHED_IDLE), so that they get only
-    /// unused CPU time.
+    /// Only computes. These jobs also run one at a time, concurrently with the others, at idle priority (SCHED_IDLE), so that they use only
+    /// CPU time that the others do not need.
     Computes,
     /// Measures what other load would change. These jobs run after all others have ended.
     Measures,
@@ -51,7 +51,7 @@ pub struct Job {
     pub load: Load,
     /// The duration with everything built on two CPUs, s: the estimate for the first run on a machine.
     pub seconds: u64,
-    /// What the job checks.
+    /// The property that the job checks.
     pub holds: &'static str,
 }
 
@@ -99,7 +99,7 @@ pub const JOBS: &[Job] = &[
     job("pci", Tier::All, Load::Packets, 193, "NICs that QEMU emulates, by DPDK's drivers, against Linux's RoCEv2 in a guest"),
     job("rxe", Tier::All, Load::Packets, 303, "Linux's RoCEv2 in a guest"),
     job("programs-rxe", Tier::All, Load::Packets, 176, "Debian's RDMA programs, one of them in the guest"),
-    // Last, because the other lane has compiled what they run by then.
+    // Last, because by then the other lane has compiled the programs that they run.
     job("examples", Tier::Quick, Load::Packets, 3, "every Rust example runs"),
     job("unit", Tier::Quick, Load::Packets, 120, "unit, property, capture and documentation tests"),
     job("demo", Tier::All, Load::Measures, 49, "scripts/demo keeps its promise"),
@@ -115,7 +115,7 @@ pub const JOBS: &[Job] = &[
     job("crates", Tier::Release, Load::Computes, 100, "each crate packs and builds from its package; docs.rs can document it"),
 ];
 
-/// Returns the job called `name`.
+/// Returns the job with this name.
 ///
 /// # Errors
 ///

@@ -1,4 +1,4 @@
-//! The durations of jobs when they last passed on this machine, in `target/test-times`, one `JOB SECONDS` per line. Used by `report` and
+//! The durations of the last passed runs of jobs on this machine, in `target/test-times`, one `JOB SECONDS` per line. Used by `report` and
 //! `main`.
 
 use std::collections::BTreeMap;

@@ -24,7 +24,7 @@ struct Search<'a> {
     uses: &'a [BTreeSet<usize>],
     /// The order in which the files were visited.
     order: Vec<Option<usize>>,
-    /// The earliest file on the stack that each file can reach, by that order.
+    /// The earliest file on the stack that each file can reach, in the order of visits.
     lowest: Vec<usize>,
     stack: Vec<usize>,
     reached: usize,
@@ -55,7 +55,7 @@ impl<'a> Search<'a> {
                 Some(order) if self.stack.contains(&used) => {
                     self.lowest[file] = self.lowest[file].min(order);
                 }
-                // A file of a complete component.
+                // The file belongs to a complete component.
                 Some(_) => {}
             }
         }

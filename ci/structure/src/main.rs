@@ -1,7 +1,8 @@
 //! Checks the structure of the source files: circles of files, tunnels between crates, and names that several types of a crate share.
 //!
-//! `ci/layers` runs this program in the root of the repository. Every figure has a limit. A figure above its limit fails, and so does one
-//! below it, so that anyone who lowers a figure also lowers the limit. Circles and names exclude tests (`#[cfg(test)]`, `tests/`).
+//! `ci/layers` runs this program in the root of the repository. Every figure has a limit. A figure above its limit fails. A figure below
+//! its limit fails, too, so that a change that lowers the figure also lowers the limit. Circles and names exclude tests (`#[cfg(test)]`,
+//! `tests/`).
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +25,7 @@ struct Limit {
     shared_names: usize,
 }
 
-/// The largest circle that is accepted: a type, a part of it, and what creates them.
+/// The largest accepted circle: a type, a part of it, and the code that creates them.
 const SMALL_CIRCLE: usize = 3;
 
 const LIMITS: [Limit; 15] = [

@@ -1,4 +1,4 @@
-//! The modules of a crate: the names that each one defines and imports, and the paths in its code.
+//! The modules of a crate: the names that each module defines and imports, and the paths in its code.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ enum Target {
     Item(usize),
 }
 
-/// The limit on imports that a path is resolved through. More imports are a cycle.
+/// The limit on imports through which a path is resolved. More imports are a cycle.
 const LONGEST_CHAIN: usize = 16;
 
 /// Returns the possible root files of a crate: in the folder `path`, or `path` itself.

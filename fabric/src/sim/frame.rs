@@ -71,7 +71,6 @@ impl Frame {
 /// Returns the hash with which switches choose among equal paths. The last bits of IPv4 and IPv6 addresses distinguish hosts.
 fn five_tuple(frame: &[u8]) -> u64 {
     const IPV6: [u8; 2] = [0x86, 0xdd];
-    /// Hop-by-hop options header.
     const HOP_BY_HOP: u8 = 0;
     const UDP: u8 = 17;
     /// Bytes of IFA's header, which precedes UDP.

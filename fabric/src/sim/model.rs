@@ -28,7 +28,6 @@ pub(super) struct Model<'a> {
     flows: Vec<FlowState>,
     fresh: Algorithm,
     marks: Vec<FlowMark>,
-    /// Period over which receivers count flows.
     count_over: Duration,
     retransmitted: u64,
 }

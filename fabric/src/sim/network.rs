@@ -82,7 +82,6 @@ pub(super) struct Network<'a, P> {
     pub(super) events: Events<Packed>,
     pub(super) parcels: Parcels<P>,
     pub(super) ports: Vec<Port>,
-    /// The first port of each switch.
     first_ports: Vec<u32>,
     routes: Routes,
     buffers: Vec<SharedBuffer>,

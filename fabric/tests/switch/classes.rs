@@ -1,4 +1,4 @@
-//! Two classes share a link by deficit-weighted round robin, and telemetry can report the time that a packet waited.
+//! Two classes share a link by deficit-weighted round robin, and telemetry can report the sojourn time of a packet.
 
 use crate::script::{Script, at, byte_a_microsecond, frame, station};
 use ferroce_fabric::{ConfigError, PortConfig, Probability, Red, SecondClass, Switch, SwitchConfig};
@@ -119,7 +119,7 @@ fn telemetry_tells_the_classs_queue_or_the_time_in_it() {
             panic!()
         };
         let told = hops.iter().next().unwrap().queue;
-        // No frame of its class is behind it; four of its class and as many of the other left before it: 8 ms.
+        // No frame of its class is queued behind it. Four frames of its class and four of the other left before it, which takes 8 ms.
         assert!(told.abs_diff(expected) <= 1_000, "{tell_sojourn}: {told}");
     }
 }

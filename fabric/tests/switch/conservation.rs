@@ -51,7 +51,7 @@ fn port() -> impl Strategy<Value = PortConfig> {
     )
 }
 
-/// Checks that frames received, copied and duplicated equal frames sent, dropped, lost and inside.
+/// Checks that the frames received, copied and duplicated equal the frames sent, dropped, lost and inside.
 fn balance(script: &mut Script, now: Instant) -> Result<(), TestCaseError> {
     let inside = script.switch.frames_inside() as u64;
     let report = script.switch.report(now);

@@ -1,4 +1,4 @@
-//! Direct responses: at congestion, a sender that subscribes gets one per interval, with the PSN of the packet that met it.
+//! Direct responses: during congestion, a subscribed sender receives one per interval, with the PSN of the packet that triggered it.
 
 use crate::script::{Script, at, byte_a_microsecond, station};
 use ferroce_fabric::{Direct, PortConfig};
@@ -64,7 +64,7 @@ fn congestion_is_told_once_an_interval_with_the_psn_that_met_it() {
         }
         let told = responses(&mut script, 100_000);
         let [(qpn, psn, share)] = told[..] else { panic!("{told:?}") };
-        // The first packet is leaving; the seventh meets more than 5000 bytes, half of what the link carries in 10 ms.
+        // The first packet is in transmission. The seventh finds more than 5000 bytes queued, half of what the link carries in 10 ms.
         assert_eq!((qpn, psn), (7, 6), "the packet's own destination: the switch knows no other");
         assert!((0.5..0.7).contains(&share), "{share}");
         script.send(at(101_000), 0, &data(0x1234, 12, true, v6));
@@ -105,7 +105,7 @@ fn a_subscription_is_outside_the_icrc_and_no_switch_writes_into_it() {
     assert_eq!(Subscription::find(&plain, None, Numbers::DEFAULT), None);
 }
 
-/// Data packets of the DSCP subscribe; acknowledgements and other classes do not.
+/// Data packets of the DSCP subscribe; acknowledgements and packets of other classes do not.
 #[test]
 fn a_dscp_subscribes_without_a_flag_and_a_key_seals_the_responses() {
     let key = FeedbackKey([3; 16]);
@@ -119,7 +119,7 @@ fn a_dscp_subscribes_without_a_flag_and_a_key_seals_the_responses() {
     let mut script = Script::new(&[PortConfig::default(), port]);
     let of_class = |psn, class: u8| {
         let mut frame = data(0x1234, psn, false, true);
-        // IPv6's traffic class is between version and flow label.
+        // IPv6's traffic class is between the version and the flow label.
         frame[14] = 0x60 | class >> 4;
         frame[15] = class << 4;
         frame

@@ -79,7 +79,7 @@ fn at_most_the_span_overtakes() {
     let mut overtaken = 0;
     for (place, frame) in out.iter().enumerate() {
         let late = place as i64 - i64::from(tag(frame));
-        // An overtaken frame is up to 4 places late; one that overtakes is one place early.
+        // An overtaken frame is up to 4 places late; a frame that overtakes is one place early.
         assert!((-1..=4).contains(&late), "frame {} came at {place}", tag(frame));
         overtaken += u64::from(late > 0);
     }

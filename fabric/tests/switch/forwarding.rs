@@ -1,4 +1,4 @@
-//! Frames to known stations leave by one port; all others are flooded.
+//! The switch sends frames to known stations by one port, and floods all others.
 
 use crate::script::{BROADCAST, Buf, SECOND, Script, at, frame, station};
 use ferroce_fabric::{ConfigError, PortConfig, PortId, Switch, SwitchConfig};

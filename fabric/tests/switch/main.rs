@@ -1,4 +1,4 @@
-//! Tests of the switch by packet scripts in virtual time.
+//! Tests of the switch with packet scripts in virtual time.
 
 mod classes;
 mod conservation;

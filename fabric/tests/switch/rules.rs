@@ -48,7 +48,7 @@ fn through(rules: &[FaultRule], frames: &[Vec<u8>]) -> (Vec<(u64, Vec<u8>)>, Fau
     (out, line.counters())
 }
 
-/// Returns times (µs) and PSNs of the frames that leave, of PSNs 0 to 9 to queue pair 7.
+/// Sends PSNs 0 to 9 to queue pair 7. Returns times (µs) and PSNs of the frames that leave.
 fn of_ten(rule: FaultRule) -> Vec<(u64, u32)> {
     let frames: Vec<_> = (0..10).map(|psn| write(7, psn)).collect();
     through(&[rule], &frames).0.iter().map(|(time, frame)| (*time, psn(frame))).collect()
@@ -133,7 +133,7 @@ fn a_pause_ends_with_its_rule_and_keeps_the_order() {
 #[test]
 fn a_rate_spaces_the_frames_that_fit() {
     let bytes = write(7, 0).len() as u64;
-    // 8 Mb/s: a byte takes a microsecond.
+    // At 8 Mb/s, a byte takes a microsecond.
     let out = of_ten(FaultRule::of(FaultAction::Rate(cc::Rate::from_mbps(8))));
     let expected: Vec<_> = (0..10).map(|n| (bytes * (u64::from(n) + 1), n)).collect();
     assert_eq!(out, expected);

@@ -1,4 +1,4 @@
-//! A runner and a faulty port over ports that are queues in this process.
+//! A runner and a faulty port, on ports that are queues in this process.
 
 use crate::script::{BROADCAST, Buf, at, frame, station, tag};
 use cc::Instant;

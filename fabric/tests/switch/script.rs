@@ -78,7 +78,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Creates a switch with `ports` that knows station n behind port n.
+    /// Creates a switch with `ports`, whose table has station n at port n.
     pub fn new(ports: &[PortConfig]) -> Self {
         let config = SwitchConfig { ports: ports.to_vec(), ..SwitchConfig::default() };
         let mut script = Self { switch: Switch::new(&config).unwrap() };

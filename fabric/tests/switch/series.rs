@@ -1,10 +1,10 @@
-//! Statistics by interval.
+//! Statistics per interval.
 
 use crate::script::{Script, at, byte_a_microsecond};
 use cc::Rate;
 use ferroce_fabric::{PortConfig, Series};
 
-/// A frame of 1000 bytes takes 1 ms. Three frames arrive at once, then 10 ms pass.
+/// A frame of 1000 bytes takes 1 ms. Three frames arrive at once, and then none for 10 ms.
 #[test]
 fn intervals_say_how_long_the_queue_was_how_long_and_leave_the_statistics_alone() {
     let mut script = Script::new(&[PortConfig::default(), byte_a_microsecond()]);
@@ -16,7 +16,7 @@ fn intervals_say_how_long_the_queue_was_how_long_and_leave_the_statistics_alone(
     assert_eq!(script.leaving(at(2500), 1).len(), 1);
     let first = series.take(&mut script.switch, at(2500));
     assert_eq!((first[0].rx_bytes, first[1].tx_bytes, first[1].busy), (3000, 2000, 2_000_000));
-    // Until 2000 µs two frames waited, then one.
+    // Two frames were queued until 2000 µs, and then one.
     let millis = |times: &[(u64, u64)]| {
         let rounded = times.iter().map(|(bytes, nanos)| (bytes / 100 * 100, nanos / 1000));
         rounded.collect::<Vec<_>>()
@@ -27,7 +27,7 @@ fn intervals_say_how_long_the_queue_was_how_long_and_leave_the_statistics_alone(
     assert_eq!((second[0].rx_bytes, second[1].tx_bytes, second[1].busy), (0, 1000, 1_000_000));
     assert_eq!(millis(&second[1].queue), [(0, 7000), (1000, 500)]);
     assert_eq!(millis(&second[0].queue), [(0, 7500)]);
-    // Long silences do not count in the statistics, however often the series is taken.
+    // The statistics exclude long silences, however often the series is taken.
     let before = script.switch.report(at(10_000)).ports[1].active_seconds;
     for later in 1..100 {
         series.take(&mut script.switch, at(10_000 + later * 10_000));

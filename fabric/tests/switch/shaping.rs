@@ -1,4 +1,4 @@
-//! Ports with a rate: what they send, and what their queues hold.
+//! Ports with a rate: the frames that they send, and the contents of their queues.
 
 use crate::script::{SECOND, Script, at, byte_a_microsecond};
 use cc::{Instant, Rate};
@@ -35,7 +35,7 @@ fn the_rate_is_exact_over_a_second_however_late_the_poller() {
     ] {
         let sent = saturate(rate, len, turn);
         let exact = rate.bytes_in(SECOND);
-        // The first turn starts at 0, and the last one ends before the second does.
+        // The first turn starts at 0, and the last one ends before the end of the second.
         let slack = rate.bytes_in(turn) + 2 * len as u64;
         assert!(sent <= exact + len as u64 && sent + slack >= exact, "{rate} {turn:?}: {sent} of {exact}");
     }
@@ -43,7 +43,7 @@ fn the_rate_is_exact_over_a_second_however_late_the_poller() {
 
 #[test]
 fn fractions_of_a_nanosecond_add_up() {
-    // 64 bytes at 10 Gb/s take 51.2 ns: frame 999 starts at 51148.8, rounded to whole ns.
+    // 64 bytes at 10 Gb/s take 51.2 ns: frame 999 starts at 51148.8 ns, rounded to whole ns.
     let shaped = PortConfig { rate: Some(Rate::from_gbps(10)), queue_bytes: 64_000, ..PortConfig::default() };
     let mut script = Script::new(&[PortConfig::default(), shaped]);
     for tag in 0..1000 {
@@ -60,7 +60,7 @@ fn the_queue_is_bounded_in_bytes_and_the_tail_drops() {
     for tag in 0..6 {
         script.send_tagged(at(0), 1000, tag);
     }
-    // Frame 0 is leaving, 1 to 3 wait.
+    // Frame 0 is in transmission; frames 1 to 3 are queued.
     let report = script.switch.report(at(0));
     assert_eq!(report.ports[1].counters.drops.queue_full, 2);
     assert_eq!(report.ports[1].queue.bytes_now, 3000);
@@ -86,7 +86,7 @@ fn the_queue_is_measured_over_virtual_time() {
     for tag in 0..4 {
         script.send_tagged(at(0), 1000, tag);
     }
-    // After frame 0: 3000 bytes for 1 ms, 2000 for 1 ms, 1000 for 1 ms, none for 1 ms. One late poll reveals it all.
+    // After frame 0, the queue has 3000, 2000, 1000 and 0 bytes for 1 ms each. A single late poll records all of this.
     assert_eq!(script.tags(at(4000), 1), [0, 1, 2, 3]);
     script.send_tagged(at(4000), 1000, 4);
     let port = script.switch.report(at(4000)).ports[1];
@@ -100,8 +100,8 @@ fn a_pause_is_made_up_for_by_a_bounded_burst() {
     let port = PortConfig { catch_up: Duration::from_millis(2), ..byte_a_microsecond() };
     let mut script = Script::new(&[PortConfig::default(), port]);
     assert_eq!(script.next(at(10_000), 1), None);
-    // The switch did not run for 10 ms, and five frames of 1 ms are there. It makes up for 2 ms: the first frame started 2 ms ago, the
-    // third starts now.
+    // The switch did not run for 10 ms, and five frames of 1 ms have arrived. It makes up for 2 ms: the first frame started 2 ms ago, and
+    // the third starts now.
     assert_eq!(script.next(at(20_000), 1), None);
     for tag in 0..5 {
         script.send_tagged(at(20_000), 1000, tag);

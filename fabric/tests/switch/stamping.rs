@@ -4,7 +4,7 @@ use crate::script::{Script, at, byte_a_microsecond, station};
 use cc::{Instant, Rate};
 use ferroce_fabric::{PortConfig, SwitchConfig};
 
-/// Returns a RoCEv2 packet over IPv4 from station 0 to station 1, with a valid checksum and `after` behind the UDP header.
+/// Returns a RoCEv2 packet over IPv4 from station 0 to station 1, with a valid checksum and `after` as UDP payload.
 fn roce(ecn: u8, after: &[u8]) -> Vec<u8> {
     let total = 28 + after.len() as u16;
     let mut ip = [0x45, ecn, 0, 0, 0, 1, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
@@ -23,7 +23,7 @@ fn checksum(header: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// Returns a telemetry request with room for `room` records, `hops` of them used on path `path`.
+/// Returns a telemetry request with room for `room` records, of which `hops` are used, on path `path`.
 fn probe(hops: u16, path: u16, room: u16) -> Vec<u8> {
     let mut after = vec![0xC0, 0x40, 0xff, 0xff, 0, 0, 0, 0x12, 0, 0, 0, 1];
     after.extend((hops << 12 | path).to_be_bytes());
@@ -39,7 +39,7 @@ fn word(frame: &[u8]) -> u32 {
     u32::from_be_bytes(frame[WORD..WORD + 4].try_into().unwrap())
 }
 
-/// Returns {B, ts, txBytes, qlen} of the record at `index`.
+/// Returns the fields {B, ts, txBytes, qlen} of the record at `index`.
 fn record(frame: &[u8], index: usize) -> (u64, u64, u64, u64) {
     let from = WORD + 4 + index * 8;
     let bits = u64::from_be_bytes(frame[from..from + 8].try_into().unwrap());
@@ -60,7 +60,7 @@ fn a_probe_carries_the_port_as_it_was_when_it_began_to_leave() {
     script.send(t0, 0, &probe(0, 0, 8));
     script.send_tagged(t0, 800, 3);
     script.send_tagged(t0, 800, 4);
-    // Polled much later: the link's time counts. 2560 bytes at 200 Mb/s take 102.4 µs.
+    // A later poll uses the link's time: 2560 bytes at 200 Mb/s take 102.4 µs.
     let left = script.leaving(t0 + std::time::Duration::from_millis(5), 1);
     assert_eq!(left.len(), 5);
     let sent = probe(0, 0, 8);

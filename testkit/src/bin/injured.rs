@@ -1,4 +1,4 @@
-//! Slows the queue pair between two devices of one process down, on an in-process cable or on two ports, so that `ferroce why` can find the
+//! Slows down the queue pair between two devices of one process, on an in-process cable or on two ports, so that `ferroce why` can find the
 //! cause.
 //!
 //! ```sh
@@ -32,13 +32,13 @@ const PAUSE: Duration = Duration::from_millis(2);
 
 #[derive(Debug, Default)]
 struct Injury {
-    /// The port loses one out of this number of sent frames; 0: none.
+    /// The port loses one out of this number of sent frames; 0 for no loss.
     one_of: AtomicU32,
-    /// The port loses longer frames, bytes; 0: none.
+    /// The port loses longer frames, bytes; 0 for no limit.
     longest: AtomicUsize,
-    /// The port returns a buffer once per this number of calls; 0: always.
+    /// The port returns a buffer once per this number of calls; 0 for every call.
     buffer_of: AtomicU32,
-    /// The port accepts frames once per this number of calls; 0: always.
+    /// The port accepts frames once per this number of calls; 0 for every call.
     takes_of: AtomicU32,
 }
 
@@ -120,7 +120,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err(format!("cause {cause}: there is none of that name; choose one of {CAUSES}").into());
     }
     if cause == "cpu-starved" {
-        // On one CPU, they leave a fifth of it to the others.
+        // On one CPU, these threads leave a fifth of it to the others.
         (0..4).for_each(|_| {
             _ = std::thread::spawn(|| {
                 loop {
@@ -154,7 +154,7 @@ fn options(cause: &str) -> ConnectOptions {
     ConnectOptions::new()
         .congestion(Congestion::new(congestion))
         .max_rd_atomic(if cause == "read-limit" { 1 } else { 16 })
-        // 0.27 s for silences, so that they begin soon and last.
+        // 0.27 s for silences, so that these begin soon and last.
         .ack_timeout(AckTimeout::new(
             if ["silence", "black-hole", "path-mtu", "slow-receiver"].contains(&cause) { 16 } else { 12 },
         ))
@@ -194,7 +194,7 @@ fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> R
         let (all, few) = (buffer.sge(0, BYTES)?, buffer.sge(0, 64)?);
         Ok::<_, BoundsError>(match cause {
             "receiver-not-ready" => SendRequest::send(id, few),
-            // Short messages arrive first.
+            // The first messages are short, so that they arrive.
             "path-mtu" if id < 9 => SendRequest::write(id, few, memory.remote().at(0)),
             "wrong-key" => {
                 let remote = memory.remote().at(0);
@@ -213,9 +213,9 @@ fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> R
         let most = match cause {
             "idle" => 0,
             "completions-unpolled" => 1,
-            // One at a time, so that each sends the same packets.
+            // One at a time, so that each message is sent in the same packets.
             "path-mtu" if posted < 9 => 1,
-            // Less than the window.
+            // Fewer bytes than the window.
             "cpu-starved" => 8,
             "slow-receiver" => 1,
             _ => DEPTH,

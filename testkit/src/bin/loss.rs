@@ -1,6 +1,6 @@
 //! The cost of loss and of spraying: goodput relative to a lossless wire, for each verb and two packet sizes, in the simulator.
 //!
-//! `ci/loss` runs this program. `--check` fails if a figure is below its floor; `--document FILE` writes the tables between the marks of
+//! `ci/loss` runs this program. `--check` fails if a figure is below its floor. `--document FILE` writes the tables between the marks of
 //! the page.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
@@ -20,14 +20,14 @@ const LOSSES: [f64; 4] = [0.0, 0.001, 0.01, 0.05];
 const VERBS: [(Verb, &str); 3] = [(Verb::Write, "WRITE"), (Verb::Read, "READ"), (Verb::Send, "SEND")];
 const MTUS: [u32; 2] = [1024, 4096];
 const SEEDS: u64 = 3;
-/// Bytes per run, and requests in flight, as many as the tools post.
+/// Bytes per run, and requests in flight, which is the default of the tools.
 const BYTES: u64 = 24 << 20;
 const DEPTH: u32 = 128;
 const SINGLES: u64 = 600;
 
 /// The least relative goodput at each loss: with go-back-N, and with selective repeat.
 const FLOORS: [[f64; 4]; 2] = [[1.0, 0.85, 0.40, 0.0], [0.98, 0.99, 0.90, 0.60]];
-/// The floor for responses that HPCC++ paces, which do not reach the last floor with small packets.
+/// The floor for READ responses that HPCC++ paces, which with small packets are below the last floor.
 const FLOOR_OF_PACED_READS: f64 = 0.30;
 /// The additional delay of each of the four paths over the first, µs, and the least goodput of sprayed packets relative to one path.
 const DETOURS: [u64; 4] = [0, 2, 3, 5];
@@ -80,7 +80,7 @@ fn outcome(setup: &Setup) -> Result<Outcome, String> {
     if outcome.finished.is_empty() { Err("it does not end".into()) } else { Ok(outcome) }
 }
 
-/// Returns the goodput, Gb/s, as the mean of several seeds, and the part of the retransmitted packets that the receiver already had.
+/// Returns the goodput, Gb/s, as the mean of several seeds, and the share of duplicates among the retransmitted packets.
 fn goodput(cell: Cell, loss: f64) -> Result<(f64, f64), String> {
     let (mut time, mut again, mut doubled) = (Duration::ZERO, 0, 0);
     let seeds = if loss == 0.0 { 1 } else { SEEDS };
@@ -164,7 +164,7 @@ fn sprayed(page: &mut String, misses: &mut Vec<String>) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes a row of the table. Returns the goodput without loss, Gb/s; `go_back` is that of go-back-N.
+/// Writes a row of the table. Returns the goodput without loss, Gb/s. `go_back` is the goodput of go-back-N.
 fn row(
     what: &str,
     cell: Cell,

@@ -74,7 +74,7 @@ fn turn(end: &End) {
 }
 
 /// Returns the limit of a step, given the costs of earlier steps: passing a frame to another core costs at most 155 instructions. The goal
-/// is 150; processors differ slightly.
+/// is 150, but processors differ slightly.
 pub fn budget(step: &Step, before: &[Cost]) -> Option<u64> {
     let plain = before.iter().find(|cost| step.name == HANDED && cost.name == PLAIN)?;
     Some(step.budget.min(plain.instructions + 155))

@@ -1,4 +1,4 @@
-//! The cost of hostile frames, and of valid ones that arrive too often, in endpoints with few and many queue pairs.
+//! The cost of hostile frames, and of valid frames that arrive too often, in endpoints with few and many queue pairs.
 
 use super::{Meter, Step};
 use crate::hostile::many_queue_pairs::ManyQueuePairs;
@@ -6,7 +6,7 @@ use crate::instructions::Cost;
 
 /// The limit on the average instructions of a frame with its answer. They must not grow with the number of queue pairs: see [`budget`].
 const BUDGET: u64 = 2820;
-/// The steps with which others whose names begin the same are compared.
+/// The steps with which the other steps of the same prefix are compared.
 const FEW: [&str; 2] = ["hostile-10", "lost-256"];
 
 pub const STEPS: &[Step] = &[
@@ -30,8 +30,8 @@ pub const STEPS: &[Step] = &[
     },
 ];
 
-/// Returns the limit of a step, given the costs of earlier steps. A frame among many queue pairs or many missing packets may cost one and a
-/// half times as much as among a few. Code that visits all of them costs more.
+/// Returns the limit of a step, given the costs of earlier steps. A frame among many queue pairs or many missing packets may cost 1.5 times
+/// as much as among few. Code that visits all of them costs more.
 pub fn budget(step: &Step, before: &[Cost]) -> u64 {
     let kind = |name: &'static str| name.split('-').next();
     let few = before.iter().find(|cost| FEW.contains(&cost.name) && kind(cost.name) == kind(step.name));

@@ -1,4 +1,4 @@
-//! The retransmission of a lost packet, among hundreds and thousands of missing packets: with selective repeat the cost is the same. A
+//! The retransmission of a lost packet, among hundreds and thousands of missing packets. With selective repeat the cost is the same. A
 //! selective acknowledgement covers 128 packets, and the requester checks each of them.
 
 use super::{Meter, Step};
@@ -24,12 +24,12 @@ pub const STEPS: &[Step] = &[
 ];
 
 const SIZE: u32 = 64;
-/// Longer than pacing delays any packet.
+/// Longer than the pacing delay of any packet.
 const TICK: Duration = Duration::from_micros(1);
 /// Longer than an acknowledgement timeout.
 const SILENCE: Duration = Duration::from_secs(3);
 
-/// Loses all packets, and retransmits them later. The first one is lost again, so that each later one arrives out of order.
+/// Loses all packets, and retransmits them later. The first packet is lost again, so that each later one arrives out of order.
 fn run(meter: &mut Meter, missing: u32) {
     let end = |core| Host::new(core, 1, SIZE, missing).expect("defaults are in their limits");
     let [mut a, mut b] = [0, 1].map(end);
@@ -47,7 +47,7 @@ fn run(meter: &mut Meter, missing: u32) {
         now = now + TICK;
         assert!(a.endpoint.poll_transmit(now, &a.ram, &mut frame).is_some(), "all leave, and none arrives");
     }
-    // The retransmission timer starts when there is nothing left to send.
+    // The retransmission timer starts when no packet is left to send.
     assert!(a.endpoint.poll_transmit(now, &a.ram, &mut frame).is_none());
     now = now + SILENCE;
     a.endpoint.on_timeout(now);

@@ -70,8 +70,8 @@ pub const STEPS: &[Step] = &[
     },
 ];
 
-/// Lists that are exchanged before the measurement, more than there are probes; and the pause after which a receiver of probes frees its
-/// memory for them.
+/// The number of lists exchanged before the measurement, which exceeds the number of probes, and the pause after which a receiver of probes
+/// frees its memory for them.
 const SETTLING: u32 = 256;
 const PAUSE: Duration = Duration::from_millis(2100);
 
@@ -82,7 +82,7 @@ fn fixed() -> Congestion {
     Congestion::new(CongestionAlgorithm::Fixed { window: 512 << 10, rate: None })
 }
 
-/// Returns the limit of a step, given the costs of earlier steps. After probing has ended, the default costs as much as a fixed window.
+/// Returns the limit of a step, given the costs of earlier steps. After the end of probing, the default costs as much as a fixed window.
 pub fn budget(step: &Step, before: &[Cost]) -> u64 {
     let fixed = step.name.strip_suffix("-default");
     let fixed = fixed.and_then(|fixed| before.iter().find(|cost| cost.name == fixed));
@@ -104,7 +104,8 @@ fn run_settled(meter: &mut Meter, traffic: Traffic, congestion: Option<Congestio
 }
 
 fn measure(meter: &mut Meter, traffic: Traffic, mut ends: OneCore) {
-    // The port takes buffers from the pool in bursts. There are enough single messages for each count to contain the same number of bursts.
+    // The port allocates buffers from the pool in bursts. There are enough single messages for each count to contain the same number of
+    // bursts.
     let lists = if traffic.list() == 1 { BURSTS * meter.rounds } else { meter.rounds };
     for round in 0..=lists {
         let mut exchange = || ends.exchange().expect("nothing fails between two rings");

@@ -45,10 +45,10 @@ pub const STEPS: &[Step] = &[
 
 const TIMERS: u32 = 100_000;
 const BATCH: u32 = 1000;
-/// The distance of two timers, ns; all of them take 1 ms.
+/// The distance between two timers, ns; all of them together cover 1 ms.
 const STEP: u64 = 10;
 
-/// Returns a wheel with all timers set, each to its own time, in another order than their times.
+/// Returns a wheel with all timers set, each to its own time, in an order other than that of their times.
 fn wheel() -> TimingWheel {
     let mut wheel = TimingWheel::new(TIMERS, Duration::from_nanos(256));
     (0..TIMERS).for_each(|token| wheel.set(token, due(token, 0)));
@@ -101,7 +101,7 @@ fn doorbell(meter: &mut Meter, slots: usize) {
     }
 }
 
-/// Each queue pair has bound one window.
+/// Releases memory windows; each queue pair has bound one.
 fn release_windows(meter: &mut Meter) {
     const WINDOWS: u32 = 100_000;
     const PD: PdId = PdId(0);
@@ -149,7 +149,7 @@ fn hpcc(meter: &mut Meter, hops: u8) {
     }
 }
 
-/// Opcode, queue pairs, PSNs and counter take 25 bytes before the content.
+/// Computes MACs. Opcode, queue pairs, PSNs and counter occupy 25 bytes before the content.
 fn mac(meter: &mut Meter) {
     let key = FeedbackKey([7; 16]);
     let mut bytes = [1_u8; 25 + 12];

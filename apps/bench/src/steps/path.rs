@@ -67,7 +67,7 @@ pub const STEPS: &[Step] = &[
 ];
 
 const BATCH: usize = 32;
-/// The time between batches, long enough that pacing delays no packet.
+/// The time between batches, long enough that pacing does not delay packets.
 const TURN: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -145,7 +145,7 @@ fn run(meter: &mut Meter, case: Case) {
     let request = bench.a.write_to(&bench.b, case.size);
     let mut part = |of: Part, units: usize, work: &mut dyn FnMut()| {
         match case.part {
-            // Counts each packet once, when it is built.
+            // Counts each packet once, when the requester builds it.
             Part::All => meter.part(if of == Part::Requester { units } else { 0 }, work),
             part if part == of => meter.part(units, work),
             _ => work(),

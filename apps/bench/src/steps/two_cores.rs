@@ -1,5 +1,5 @@
-//! Sends into port `null` by one device with one core, and by one with two. The difference is the work of core 0 for the other core, which
-//! determines how much more two cores can do.
+//! Sends into port `null` by one device with one core, and by one with two cores. The difference is the work of core 0 for the other core,
+//! which determines the gain of a second core.
 
 use super::{Meter, Step};
 use crate::instructions::Cost;

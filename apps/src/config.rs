@@ -137,8 +137,8 @@ impl Sources<'_> {
     }
 }
 
-/// Returns the keys that the file sets for the device on `port`: those outside of tables, and those of the `[[device]]` table with this
-/// port, or else of the first table. A file that cannot be read or parsed has no keys; `checked` has already reported it.
+/// Returns the keys that the file sets for the device on `port`: the keys outside of tables, and the keys of the `[[device]]` table with
+/// this port, or else of the first table. Returns no keys if the file cannot be read or parsed, which `checked` has already reported.
 fn keys(file: Option<&Path>, port: Option<&str>) -> BTreeSet<String> {
     let text = file.and_then(|file| crate::input::text(file).ok());
     let Some(table) = text.and_then(|text| text.parse::<toml::Table>().ok()) else { return BTreeSet::new() };

@@ -9,13 +9,13 @@ pub struct Drops {
     pub runt: u64,
     /// Source address is a group address.
     pub group_source: u64,
-    /// The destination is 01:80:c2:00:00:0x, which bridges do not forward.
+    /// Destination is 01:80:c2:00:00:0x, which bridges do not forward.
     pub link_local: u64,
-    /// The destination is behind the ingress port, or there is no other port.
+    /// Destination is at the ingress port, or there is no other port.
     pub same_port: u64,
     /// The egress queue was full. This and the next two are counted at the egress port.
     pub queue_full: u64,
-    /// The port has not fetched the released frames, because it is blocked.
+    /// Released frames had not been fetched, because the port is blocked.
     pub port_blocked: u64,
     /// No buffer was available for a copy, or the buffer was too small.
     pub no_buffer: u64,
@@ -45,7 +45,7 @@ pub struct PortCounters {
     pub flooded: u64,
     /// Copies of flooded frames for this port, including dropped ones.
     pub copies: u64,
-    /// Frames to which this port added a telemetry record.
+    /// Frames into which this port wrote telemetry.
     pub stamped: u64,
     /// Direct telemetry responses sent because of congestion at this port.
     pub direct_responses: u64,

@@ -1,4 +1,4 @@
-//! A port with a faulty link behind it.
+//! A port with a faulty link.
 
 use crate::FaultCounters;
 use crate::fault::{FaultConfig, FaultLine};
@@ -7,7 +7,7 @@ use datapath::io::{Burst, Caps, PacketIo, PortCounters};
 
 /// A port whose sent frames pass a faulty link. Received frames do not.
 ///
-/// `transmit` accepts frames while the link has room. They leave in that call or in a later call of any method.
+/// `transmit` accepts frames while the link has room. They leave in that call, or in a later call of `receive` or `transmit`.
 pub struct Faulty<P: PacketIo, C> {
     port: P,
     clock: C,

@@ -28,7 +28,7 @@ pub struct PortReport {
     /// Frames, bytes and drops.
     #[serde(flatten)]
     pub counters: PortCounters,
-    /// Faults of the link behind the port.
+    /// Faults of the port's link.
     pub faults: FaultCounters,
     /// Seconds, excluding silences longer than 100 ms.
     pub active_seconds: f64,

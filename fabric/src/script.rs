@@ -53,7 +53,7 @@ pub enum FaultAction {
     Delay(Duration),
     /// Holds the frame until this number of frames has overtaken it.
     Reorder(u32),
-    /// Flips one bit behind the BTH.
+    /// Flips one bit after the BTH.
     Corrupt {
         /// Whether to recompute the ICRC, so that the receiver cannot detect the change.
         good_icrc: bool,

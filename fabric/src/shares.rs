@@ -11,9 +11,9 @@ const FRACTION: u64 = 1 << 16;
 
 /// The shares of two classes of one link.
 ///
-/// A class can send at its guarantee or at the rate that the other class leaves: `B_c = max(guarantee, B - other's rate)`. Telemetry has
-/// codes for only a few rates. It therefore reports the link's rate, with `txBytes` and queue scaled by `B / B_c`. Then `u' = qlen / (B T)
-/// + txRate / B` equals that of a link of rate `B_c` that carries only this class.
+/// A class can send at its guarantee or at the rate that the other class leaves: `B_c = max(guarantee, B - other's rate)`.
+/// Telemetry has codes for only a few rates. It therefore reports the link's rate, with `txBytes` and queue scaled by `B / B_c`.
+/// Then `u' = qlen / (B T) + txRate / B` equals that of a link of rate `B_c` that carries only this class.
 #[derive(Debug)]
 pub(crate) struct Shares {
     rate: Rate,

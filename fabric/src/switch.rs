@@ -46,7 +46,7 @@ pub struct PortConfig {
     pub direct: Option<Direct>,
     /// `T` of the flows: the period over which AECN and direct responses measure load.
     pub load_period: Duration,
-    /// Faults of the link behind the port. The port's index is mixed into the seed.
+    /// Faults of the port's link. The port's index is mixed into the seed.
     pub faults: FaultConfig,
 }
 
@@ -81,7 +81,7 @@ pub struct SwitchConfig {
     pub station_age: Duration,
     /// Code points that the network uses for telemetry formats without registered ones.
     pub numbers: Numbers,
-    /// Faults by script, in addition to those of each port. The first rule that matches a frame decides.
+    /// Faults by script, in addition to the faults of each port. The first rule that matches a frame applies.
     pub rules: Vec<FaultRule>,
 }
 
@@ -176,7 +176,8 @@ impl<B: PacketBuf> Switch<B> {
         })
     }
 
-    /// Handles a frame received by `from`. `alloc` returns an empty buffer for a port's copy; without a buffer the port gets no copy.
+    /// Handles a frame received by `from`. `alloc` returns an empty buffer for a port's copy; without a buffer, no copy is sent by that
+    /// port.
     ///
     /// # Panics
     /// Panics if there is no port `from`.

@@ -12,7 +12,7 @@ const LINE: Rate = Rate::from_gbps(100);
 const PACKET: f64 = 1126.0;
 /// Base RTT between two hosts of a star with links of 1 µs.
 const RTT: Duration = Duration::from_nanos(4_400);
-/// Base RTT for values that the configuration does not set.
+/// Base RTT of a configuration that does not set one.
 const PLACEHOLDER: Duration = Congestion::FIRST_BASE_RTT;
 
 /// Returns the congestion control of `cc = "auto"` in `ferroce-verbs` on a port of 100 Gb/s.

@@ -1,5 +1,5 @@
-//! Endpoints with HPCC++ stay within the bands of the model of hosts: the bottleneck's rate, fairness and queue. `cargo test --release -p
-//! ferroce-fabric --test bands -- --nocapture` prints the figures of both.
+//! Endpoints with HPCC++ stay within the bands of the model of hosts: the bottleneck's rate, fairness and queue.
+//! `cargo test --release -p ferroce-fabric --test bands -- --nocapture` prints the figures of both.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Conventions, Flow, Hosts, Sampling, Setup, Topology, run, window};

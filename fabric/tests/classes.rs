@@ -1,5 +1,5 @@
-//! Deficit round robin guarantees the share of a class that uses HPCC++, regardless of the other class. `cargo test --release -p
-//! ferroce-fabric --test classes -- --nocapture` prints the figures.
+//! Deficit round robin guarantees the share of a class that uses HPCC++, regardless of the other class.
+//! `cargo test --release -p ferroce-fabric --test classes -- --nocapture` prints the figures.
 
 use cc::{AlgorithmConfig, DcqcnConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};

@@ -51,7 +51,7 @@ pub struct Spread {
 pub struct Outcome {
     /// The name for `--only`.
     pub name: String,
-    /// The description of what is measured.
+    /// The description of the measured quantity.
     pub what: String,
     /// The unit of the values.
     pub unit: &'static str,

@@ -46,7 +46,7 @@ pub struct Sender {
     _region: MemoryRegion,
 }
 
-/// Opens a device on port `null` that knows its peer's Ethernet address.
+/// Opens a device on port `null`, with the Ethernet address of its peer.
 fn device(cores: u8) -> Result<Device, verbs::Error> {
     let address = "10.0.0.1/24".parse().expect("an address");
     let config = DeviceConfig::on("null").address(address).progress(Progress::Inline).cores(cores)?;

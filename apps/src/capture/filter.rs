@@ -9,7 +9,7 @@ use verbs::observe::{self, Direction, ProcessStatus, Record};
 /// The interval between reads of the process's queue pairs if a packet is from an unknown sender.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The interval between reads if a packet is from a known sender, because its peer may have reused a queue pair number.
+/// The interval between reads if a packet is from a known sender, because the peer's queue pair number may have been reused.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// Queue pairs by their port, their peer's address and their peer's queue pair number.

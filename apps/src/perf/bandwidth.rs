@@ -52,7 +52,7 @@ impl Flow {
 /// A completion's id contains the queue pair in its top 16 bits, and the message number, from 1, in the lower bits.
 const MESSAGE_BITS: u32 = 48;
 
-/// The counted messages, and the times in ns of the first and last completion.
+/// The counted messages, and the start and end of the time in which they completed, ns.
 #[derive(Debug, Default)]
 struct Window {
     messages: u64,

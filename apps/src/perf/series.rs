@@ -53,7 +53,7 @@ impl Series {
         if now < self.next {
             return Ok(());
         }
-        // After a delay, rows are missing; later rows keep the same interval.
+        // After a delay, rows are missing. Later rows are at multiples of the interval as before.
         while self.next <= now {
             self.next += EVERY;
         }

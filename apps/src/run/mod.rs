@@ -88,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     device_file::place(&args.command);
     device_file::describe_devices(&args.settings.devices());
     let mut command = Command::new(program);
-    // On a kernel without ambient capabilities, the program has the capabilities that it would have without `ferroce run`.
+    // On a kernel without ambient capabilities, the program runs without them.
     if let Err(error) = capabilities::hand_on() {
         tracing::debug!("capabilities are not handed on: {error}");
     }

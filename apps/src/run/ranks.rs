@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// The interval between checks for ended processes.
 const LOOK: Duration = Duration::from_millis(20);
-/// The time for which the server may start before its peers do.
+/// The limit on the wait for a listening server, after which its peers start.
 const HEAD_START: Duration = Duration::from_millis(1500);
 /// The time for which the other ranks may continue after one has failed.
 const GRACE: Duration = Duration::from_secs(5);
@@ -131,7 +131,7 @@ fn copy<W: Write>(
     })
 }
 
-/// Waits until the server listens, because programs connect by TCP. A server that does not use TCP has [`HEAD_START`].
+/// Waits until the server listens on TCP, as most programs do, for at most [`HEAD_START`].
 fn wait_until_listening(namespace: &str) -> Result<(), Failure> {
     let until = Instant::now() + HEAD_START;
     while Instant::now() < until {

@@ -1,4 +1,4 @@
-//! `ferroce why`: describes in sentences for what the queue pairs of running processes wait.
+//! `ferroce why`: describes in sentences why the queue pairs of running processes wait.
 
 mod cause;
 mod difference;
@@ -54,7 +54,7 @@ pub struct Answer {
     causes: Causes,
 }
 
-/// Observes the processes and prints for what their queue pairs waited.
+/// Observes the processes and prints why their queue pairs waited.
 ///
 /// # Errors
 /// Returns a failure if no process can be observed, none has the queue pair, or a signal arrives.
@@ -137,8 +137,8 @@ impl Answer {
     }
 }
 
-/// Returns for what each queue pair waited between two reports of a process. `starved` is the time that its most delayed thread waited for
-/// a CPU.
+/// Returns the causes of each queue pair's waits between two reports of a process. `starved` is the time that its most delayed thread
+/// waited for a CPU.
 fn explain(before: &ProcessStatus, after: &ProcessStatus, starved: Duration) -> Vec<Answer> {
     let mut answers = Vec::new();
     for device in &after.devices {

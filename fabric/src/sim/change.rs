@@ -3,7 +3,7 @@
 use cc::Rate;
 use std::time::Duration;
 
-/// What happens to a link.
+/// A kind of change of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkChange {
     /// New rate of both directions: whole Gb/s from 1 to 1000. A packet in transmission and the limits of PFC keep the old rate.

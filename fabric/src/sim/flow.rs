@@ -17,7 +17,7 @@ pub(super) struct Sender {
     pub(super) rate: Rate,
     /// Scheduled timeout of the algorithm.
     pub(super) timer: Option<u64>,
-    /// Time at which bytes were last acknowledged, or the flow went back.
+    /// Time of the start, the last acknowledgement of new bytes, or the last return to `una` after a drop.
     pub(super) progress: u64,
 }
 

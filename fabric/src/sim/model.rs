@@ -238,7 +238,7 @@ impl<'a> Model<'a> {
         let host = &mut self.hosts[spec.source as usize];
         if let Some(place) = host.active.iter().position(|&active| active == flow) {
             host.active.remove(place);
-            // The flows behind the removed one moved by one place.
+            // The flows after the removed one moved by one place.
             if place <= host.turn {
                 host.turn = host.turn.saturating_sub(1);
             }

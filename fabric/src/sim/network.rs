@@ -103,7 +103,7 @@ pub(super) struct Network<'a, P> {
     pub(super) counts: Counts,
     pub(super) trace: u64,
     /// Start of the last flow. Queue lengths count until then, because the network drains afterwards. `u64::MAX` if all flows start at
-    /// once.
+    /// once, or if some depend on others.
     last_start: u64,
     /// Whether switches write telemetry into packets.
     stamps: bool,

@@ -72,7 +72,7 @@ pub struct Outcome {
 
 impl Outcome {
     /// Returns the kB that the queues of all switch ports did not exceed for `share` of the time, rounded down. Covers the time until the
-    /// last flow started, or the whole run if all flows started within 100 µs.
+    /// last flow started. Covers the whole run if all flows started within 100 µs, or if some depend on others.
     #[must_use]
     pub fn queue_quantile(&self, share: f64) -> u64 {
         self.queues.quantile(share)

@@ -13,8 +13,8 @@ pub struct SizeDistribution {
 }
 
 impl SizeDistribution {
-    /// Creates a distribution from sizes in bytes and shares of flows of at most that size. Returns `None` if sizes or shares decrease, or
-    /// the last share is not 1.
+    /// Creates a distribution from sizes in bytes and shares of flows of at most that size. Returns `None` if sizes or shares decrease, the
+    /// last size is 0, or the last share is not 1.
     #[must_use]
     pub fn new(points: &[(u64, f64)]) -> Option<Self> {
         let rises = points.windows(2).all(|pair| pair[0].0 <= pair[1].0 && pair[0].1 <= pair[1].1);

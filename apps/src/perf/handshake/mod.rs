@@ -1,7 +1,7 @@
 //! The handshake of a test: both sides agree on a plan, exchange their addresses and synchronise the steps.
 //!
-//! [`Handshake`] is the common interface. [`JsonLines`] implements Ferroce's own protocol, [`perftest`] that of stock perftest, and
-//! [`pingpong`] that of libibverbs' examples.
+//! [`Handshake`] is the common interface. [`JsonLines`] implements Ferroce's own protocol, [`perftest`] the protocol of stock perftest, and
+//! [`pingpong`] the protocol of libibverbs' examples.
 
 mod control;
 pub mod perftest;

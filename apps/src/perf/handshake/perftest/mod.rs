@@ -183,7 +183,7 @@ impl Perftest {
         Ok(())
     }
 
-    /// Returns the offset in this side's memory at which the peer writes, or reads by READ.
+    /// Returns the offset in this side's memory of the buffer for the peer's messages, or for the data of its READs.
     fn exposed(&self) -> u64 {
         let half = self.plan.memory().unwrap_or(0) as u64 / 2;
         if self.plan.both_ways() && self.plan.tool.verb != Verb::Read { half } else { 0 }

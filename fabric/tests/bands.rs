@@ -20,7 +20,7 @@ fn flow(source: u32, destination: u32, bytes: u64, micros: u64) -> Flow {
 }
 
 /// Returns the rate in Gb/s of the link to the first flow's destination, Jain's index of the flows, and the queue's 99th percentile in
-/// bytes, from `begin` (µs) to the end of the first flow. All are means over the seeds.
+/// bytes. All are means over the seeds, from `begin` (µs) to the end of the first flow.
 fn figures(flows: &[Flow], begin: u64, hosts: Hosts) -> [f64; 3] {
     let is_lot = flows.iter().any(|flow| flow.destination != flows[0].destination);
     let base_rtt = Duration::from_nanos(if is_lot { 8320 } else { 4160 });

@@ -61,8 +61,8 @@ fn a_flow_on_a_link_that_halves_its_rate_takes_what_arithmetic_gives() {
             let expected = micros(1000) + Rate::from_gbps(50).time_for(wire - 12_500_000);
             let more = time(&outcome).checked_sub(expected).unwrap();
             println!("{hosts:?}, link {link}: {expected:?} and {more:?}");
-            // A round trip of 4 µs, minus the gain of the packet in transmission, which keeps the old rate, plus the delay by packets that
-            // queue when the receiver's link becomes slower.
+            // The expected difference is a round trip of 4 µs. The packet in transmission keeps the old rate, which reduces it. Packets
+            // that queue when the receiver's link becomes slower increase it.
             assert!(
                 (Duration::from_nanos(3800)..micros(8)).contains(&more),
                 "{hosts:?}, link {link}: {more:?}"

@@ -1,5 +1,5 @@
-//! Tests the choices of a queue pair in virtual time (`auto`, DCTCP on a short round trip, several paths), and the contents of reports
-//! (ratios only, all hops, time in the queue, direct responses).
+//! Tests the choices of a queue pair in virtual time: `auto`, DCTCP on a short round trip, several paths. Also tests the contents of
+//! reports: ratios only, all hops, sojourn time, direct responses.
 
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Steady, Topology, run, window};

@@ -169,7 +169,8 @@ fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
 
 /// Three switches in a line. The third flow (host 6 to 7) shares the second link between them only with the first flow. Of the authors' run
 /// only 30,000 acknowledgements are known: the end of the third flow, and the packets of the others acknowledged by then. Packets arrive in
-/// the same ns here, so the test only checks that the authors' values lie in the range of our seeds, with starts delayed by up to 100 ns.
+/// the same ns here. The test therefore only checks that the authors' values lie in the range of our seeds, with starts delayed by up to
+/// 100 ns.
 #[test]
 fn the_parking_lot_of_the_authors_is_one_of_ours() {
     for (stages, end, until, acked) in

@@ -64,8 +64,8 @@ impl Ring {
     }
 }
 
-/// Returns the rate at which the client's CPU copies frames of 4 KiB into shared memory while the server's CPU copies them out, Gb/s, and
-/// the number of frames.
+/// Returns the rate, Gb/s, and the number of frames. The client's CPU copies frames of 4 KiB into shared memory while the server's CPU
+/// copies them out.
 pub fn measure() -> (f64, usize) {
     let ring = Ring::new();
     std::thread::scope(|scope| {

@@ -1,7 +1,7 @@
 //! `ferroce-bench`: measures Ferroce and compares it with the capabilities of the machine. `scripts/bench` runs it.
 //!
-//! Every figure is the ratio of two runs that alternate on one machine, with one core per side, because absolute figures of a shared
-//! machine vary too much.
+//! Every figure is the ratio of two runs that alternate on one machine, with one core per side. Absolute figures of a shared machine vary
+//! too much.
 #![forbid(unsafe_code)]
 
 mod cpu;

@@ -135,7 +135,7 @@ pub struct Args {
     tool: Option<Tool>,
 }
 
-/// The subcommands for a running switch.
+/// The subcommands for a switch that runs.
 #[derive(Debug, clap::Subcommand)]
 enum Tool {
     /// Show and change the faults of a running switch

@@ -10,8 +10,8 @@ use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table};
 /// The height up to which the screen has no cores, lines.
 const LOW: u16 = 8;
 
-/// Returns the colour of a waiting state: red if the path or the peer fails, yellow if this host is the limit, cyan if the queue pair may
-/// not send more, green if its requests are in flight, grey if it has none.
+/// Returns the colour of a waiting state. Red: the path or the peer fails. Yellow: this host is the limit. Cyan: the queue pair may not
+/// send more. Green: its requests are in flight. Grey: it has none.
 fn colour(state: &str) -> Color {
     match state {
         "loss-recovery" | "silence" | "receiver-not-ready" => Color::Red,

@@ -60,8 +60,8 @@ impl<'a> Difference<'a> {
         self.own_core.get(name).copied().unwrap_or(0)
     }
 
-    /// Returns a reading of the path's busiest hop and its age in ns. Of the readings at the start and the end, it is the one with the
-    /// higher utilisation, because a single reading of a link that several flows fill may be low.
+    /// Returns a reading of the path's busiest hop and its age in ns. Of the readings at the start and the end, it has the higher
+    /// utilisation. A single reading of a link that several flows fill may be low.
     fn reading(&self) -> Option<(&HopStatus, u64)> {
         let last = self.pair.busiest_hop().map(|hop| (hop, hop.age));
         let first = self.earlier.and_then(QueuePairStatus::busiest_hop).filter(|hop| hop.age <= self.elapsed);

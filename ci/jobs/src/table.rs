@@ -35,8 +35,8 @@ impl Tier {
 pub enum Load {
     /// Moves packets in real time. These jobs run one at a time, in the order of the table.
     Packets,
-    /// Only computes. These jobs also run one at a time, concurrently with the others, at idle priority (SCHED_IDLE), so that they use only
-    /// CPU time that the others do not need.
+    /// Only computes. These jobs also run one at a time, concurrently with the others. They have idle priority (SCHED_IDLE), so that they
+    /// use only CPU time that the others do not need.
     Computes,
     /// Measures what other load would change. These jobs run after all others have ended.
     Measures,

@@ -516,8 +516,8 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Returns the base RTT in ps of a flow's path as HPCC's authors compute it (twice each link's delay, one full payload per link), and
-    /// the rate of its slowest link.
+    /// Returns the base RTT in ps of a flow's path, and the rate of its slowest link. The RTT is that of HPCC's authors: twice each link's
+    /// delay, and one full payload per link.
     fn path(&self, flow: u32) -> (u64, Rate) {
         let spec = &self.setup.flows[flow as usize];
         let (mut port, mut rtt, mut slowest) = (spec.source, 0, Rate::from_bps(u64::MAX));

@@ -204,7 +204,7 @@ impl Topology {
         self.links.iter().map(|link| link.rate)
     }
 
-    /// Returns the share of flows between random hosts that pass a link from the first to the second of two nodes, if switches divide flows
+    /// Returns the share of flows between random hosts that pass a link from the first to the second of two nodes. Switches divide flows
     /// equally among the shortest paths. Returns 0 if there is no such link.
     #[must_use]
     pub fn share_of_flows(&self, [from, to]: [usize; 2]) -> f64 {

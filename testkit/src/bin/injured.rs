@@ -1,4 +1,4 @@
-//! Slows down the queue pair between two devices of one process, on an in-process cable or on two ports, so that `ferroce why` can find the
+//! Slows down the queue pair between two devices of one process, on an in-process cable or on two ports. `ferroce why` can then find the
 //! cause.
 //!
 //! ```sh

@@ -62,7 +62,7 @@ pub struct Report {
     pub seconds: f64,
     /// Number of known stations.
     pub stations: usize,
-    /// Number of times that the station table was full for a new station.
+    /// Number of times that the station table had no free place for a new station.
     pub stations_refused: u64,
     /// Ports, in the order of the configuration.
     pub ports: Vec<PortReport>,

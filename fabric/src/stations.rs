@@ -17,7 +17,8 @@ struct Station {
 
 /// The port of each station: a table of fixed size, without stations that have been silent for `age`.
 ///
-/// A full table accepts a new station only after another has aged out, so that a flood of forged addresses cannot displace active stations.
+/// An address has [`WAYS`] possible places. If all are in use, the table accepts the station only after one of them has aged out. A flood
+/// of forged addresses therefore cannot displace active stations.
 pub(crate) struct Stations {
     places: Box<[Option<Station>]>,
     age: Duration,
@@ -65,7 +66,7 @@ impl Stations {
         self.places.iter().flatten().filter(|station| now.saturating_since(station.seen) < self.age).count()
     }
 
-    /// Returns the number of times that the table was full for a new station.
+    /// Returns the number of times that no place was free for a new station.
     pub(crate) const fn refused(&self) -> u64 {
         self.refused
     }

@@ -8,7 +8,7 @@ use crate::{Access, ControlError, Qpn};
 /// Limit of the READs and atomics that one side may have outstanding at the other.
 pub(super) const MAX_RD_ATOMIC: u8 = 16;
 
-/// Settings to change; those that are `None` stay as they are.
+/// Settings to change; a setting that is `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Remote operations that the peer may execute.
@@ -77,7 +77,7 @@ impl Setting {
     }
 }
 
-/// Settings that may change in each state. In a state without a row none may.
+/// Settings that may change in each state. In a state without a row, no setting may change.
 pub(super) type Table = &'static [(State, &'static [Setting])];
 
 pub(super) const RELIABLE: Table = &[

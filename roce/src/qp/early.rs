@@ -12,7 +12,7 @@ use core::time::Duration;
 const INTERVAL: Duration = Duration::from_millis(10);
 /// Queue pairs that a search visits at most.
 const VISITS: usize = 256;
-/// The same for a search that a packet without room causes.
+/// Queue pairs that a search visits at most if it was caused by a packet without room.
 const VISITS_FOR_SPACE: usize = 16;
 
 /// Limit and use of the memory, bytes.
@@ -66,7 +66,7 @@ pub(crate) struct EarlyMemory {
     /// In the order of their next visits. Some may be destroyed, or use no memory any more.
     holders: VecDeque<Qpn>,
     next_scan: Instant,
-    /// Bytes of a queue pair that was refused more since the last search.
+    /// Bytes in use by the last queue pair that was refused more; `None` if none was refused since the last search.
     shortage: Option<usize>,
 }
 
@@ -109,7 +109,7 @@ impl EarlyMemory {
         (!self.holders.is_empty()).then_some(self.next_scan)
     }
 
-    /// Begins a search. Returns how many queue pairs to visit, and the bytes from which one is evicted to make room for another.
+    /// Begins a search. Returns how many queue pairs to visit; after a refusal, also the bytes from which a queue pair is evicted.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(crate) fn begin_scan(&mut self, now: Instant) -> (usize, Option<usize>) {
         self.next_scan = now + INTERVAL;

@@ -1,5 +1,5 @@
-//! The rules that a work request must satisfy before its queue pair sees it. The application's thread checks them, so that a core never
-//! refuses a request that was accepted.
+//! The rules that a work request must satisfy. The application's thread checks them before it posts, so that a core never refuses an
+//! accepted request.
 
 use super::wqe::MAX_MESSAGE;
 use super::{Data, Identity, PostError, Receives, RecvRequest, SendOperation, SendRequest};
@@ -7,7 +7,7 @@ use crate::Qpn;
 use crate::wire::{ETHERNET_LENGTH, Service};
 use core::mem;
 
-/// Send request that passed the [`SendRules`] of its queue pair. Nothing else creates one.
+/// Send request that passed the [`SendRules`] of its queue pair. Only these rules create one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedSend {
     pub(super) request: SendRequest,
@@ -15,7 +15,7 @@ pub struct CheckedSend {
     pub(super) length: u32,
 }
 
-/// Receive request that passed the [`RecvRules`] of its queue. Nothing else creates one.
+/// Receive request that passed the [`RecvRules`] of its queue. Only these rules create one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CheckedRecv(pub(super) RecvRequest);
 
@@ -143,8 +143,8 @@ impl SendRules {
         Ok(CheckedSend { request, length: length.unwrap_or(0) })
     }
 
-    /// Checks a request with one buffer, as nearly all have, and copies it without the room for others. Returns `None` if it has another
-    /// number of buffers, or breaks a rule.
+    /// Checks a request with one buffer, as nearly all have, and copies it without the room for other buffers. Returns `None` if it has
+    /// another number of buffers, or breaks a rule.
     #[inline(always)]
     #[must_use]
     pub fn check_single(&self, request: &SendRequest) -> Option<CheckedSend> {
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    /// IBA 10.7: what is posted without data needs no buffer.
+    /// IBA 10.7: a request without data needs no buffer.
     #[test]
     fn operations_without_data_take_any() {
         let flush = SendRequest::flush(0, REMOTE, u32::MAX, Feth::new(true, false, false));

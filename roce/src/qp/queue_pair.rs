@@ -37,7 +37,7 @@ enum Transport {
     Unreliable(Unreliable),
 }
 
-/// Keeps an idle queue pair small: a host has many.
+/// Limits the size of an idle queue pair, because a host has many.
 const _: () = assert!(size_of::<QueuePair>() <= 1592);
 
 macro_rules! either {
@@ -148,7 +148,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Makes a transition towards RTS, which differs by service.
+    /// Makes a transition towards RTS. Its settings differ by service.
     fn advance(&mut self, modify: Modify) -> Result<(), ControlError> {
         let mut connected = Kind::Connected;
         let kind = match &mut self.transport {
@@ -207,7 +207,7 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Abandons the message in progress: its shared receive request goes back to the queue.
+    /// Abandons the message in progress, and returns its shared receive request to the queue.
     pub(crate) fn abandon(&mut self, shared: &mut SharedQueues) {
         match &mut self.transport {
             // A reliable service does not return the request of an unfinished message.
@@ -278,7 +278,7 @@ impl QueuePair {
             Transport::Unreliable(_) => (settings.for_unacknowledged_data(), None),
         };
         if let Some(each) = &each {
-            // Refuses settings with which no destination could start.
+            // Checks, before any datagram is sent, the settings with which each destination starts.
             CongestionControl::new().start(each, identity.qpn, None)?;
         }
         congestion.start(&paced, identity.qpn, path.as_ref())?;
@@ -323,7 +323,7 @@ impl QueuePair {
         either!(&mut self.transport, part => part.fail(&mut self.common, cause, receive, context));
     }
 
-    /// Returns whether requests complete in `cq`. In RESET there are none.
+    /// Returns whether requests of the queue pair complete in `cq`. In RESET it has no requests.
     pub(crate) fn completes_to(&self, cq: CqId) -> bool {
         let Identity { send_cq, recv_cq, .. } = *self.identity();
         let lately = match &self.transport {
@@ -425,7 +425,7 @@ impl QueuePair {
     /// Accepts send requests, and flushes them after an error.
     pub(crate) fn take_sends(&mut self, requests: &mut [CheckedSend], context: &mut Context<'_>) {
         let common = &mut self.common;
-        // Posted before a reset.
+        // Requests posted before a reset are dropped.
         if let State::Reset | State::Init | State::ReadyToReceive = common.state {
             return;
         }
@@ -437,7 +437,7 @@ impl QueuePair {
 
     /// Accepts a receive request, and flushes it after an error.
     pub(crate) fn take_recv(&mut self, request: CheckedRecv, context: &mut Context<'_>) {
-        // Posted before a reset.
+        // Requests posted before a reset are dropped.
         if self.common.state == State::Reset {
             return;
         }

@@ -44,8 +44,8 @@ impl ReceiveQueue {
         }
     }
 
-    /// Returns the completion queue of a request that was taken; `None` if the shared queue that the message named is destroyed: the number
-    /// of its completion queue may be reused.
+    /// Returns the completion queue of a request that was taken. Returns `None` if the shared queue that the message named is destroyed,
+    /// because the number of its completion queue may be reused.
     pub(super) fn completes_to(&self, identity: &Identity, srqs: &SharedQueues) -> Option<CqId> {
         match self {
             Self::Own(_) | Self::Shared(_) | Self::XrcTarget(None) => Some(identity.recv_cq),

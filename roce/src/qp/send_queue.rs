@@ -9,7 +9,7 @@ use core::ops::Index;
 
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
-    /// Circular buffer, as long as the queue ever was. What a removed request owns is freed when its place is reused.
+    /// Circular buffer, as long as the longest queue so far. The memory of a removed request is freed when its place is reused.
     places: Vec<Wqe>,
     first: u32,
     len: u32,
@@ -62,14 +62,14 @@ impl SendQueue {
         front.iter().chain(back)
     }
 
-    /// Returns removed requests whose places were not reused, in no order.
+    /// Returns the removed requests whose places were not reused, in any order.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = &Wqe> {
         let (first, len, places) = (self.first as usize, self.len(), self.places.len());
         let is_free = move |place: usize| (place + places - first) % places.max(1) >= len;
         self.places.iter().enumerate().filter(move |&(place, _)| is_free(place)).map(|(_, wqe)| wqe)
     }
 
-    /// Returns how many requests satisfy `is_before`. All that do must precede all that do not.
+    /// Returns how many requests satisfy `is_before`. Those that satisfy it must precede those that do not.
     pub(super) fn partition_point(&self, is_before: impl Fn(&Wqe) -> bool) -> usize {
         let (front, back) = self.parts();
         match back.first() {
@@ -78,8 +78,8 @@ impl SendQueue {
         }
     }
 
-    /// Appends a request, and returns it. Only what the request owns is moved out of `checked`. The first call allocates room for `most`
-    /// requests: many queue pairs never send.
+    /// Appends a request, and returns it. Only the memory that the request owns is moved out of `checked`. The first call allocates room
+    /// for `most` requests, because many queue pairs never send.
     #[inline]
     pub(super) fn push(&mut self, checked: &mut CheckedSend, most: u32) -> &mut Wqe {
         if self.len() == self.places.len() {
@@ -96,7 +96,7 @@ impl SendQueue {
         wqe.request.solicited = *solicited;
         wqe.request.fence = *fence;
         wqe.request.srq = *srq;
-        // Nearly all have one buffer: the room for others is not moved.
+        // Nearly all requests have one buffer: the room for others is not moved.
         if let Data::Buffers(buffers) = data
             && let [only] = **buffers
         {
@@ -158,7 +158,7 @@ mod tests {
 
     fn push(queue: &mut SendQueue, id: u64) {
         let remote = Remote { address: 0, rkey: Rkey::new(1) };
-        // Every third owns memory.
+        // Every third request owns memory.
         let data = Data::inline(&[id as u8; 100][..if id.is_multiple_of(3) { 100 } else { 8 }]);
         let mut checked = CheckedSend { request: SendRequest::write(id, data.clone(), remote), length: 0 };
         let wqe = queue.push(&mut checked, 16);

@@ -63,7 +63,7 @@ impl AckTimeout {
         self.0
     }
 
-    /// Returns the timeout; `None` never expires.
+    /// Returns the timeout; `None` if it never expires.
     #[must_use]
     pub const fn duration(self) -> Option<Duration> {
         match self.0 {
@@ -90,7 +90,7 @@ pub struct RtrSettings {
     pub min_rnr_timer: RnrTimer,
     /// Loss recovery in both directions.
     pub loss_recovery: LossRecovery,
-    /// Key that seals answers to the peer's telemetry until RTS. From then on that of [`RtsSettings::congestion`] does.
+    /// Key that seals answers to the peer's telemetry until RTS. In RTS the key of [`RtsSettings::congestion`] replaces it.
     pub feedback_key: Option<FeedbackKey>,
 }
 

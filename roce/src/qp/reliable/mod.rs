@@ -88,7 +88,7 @@ impl Reliable {
         self.responder.lately_completed_to()
     }
 
-    /// Returns what requests wait for, apart from the pacer.
+    /// Returns the state in which requests wait, apart from the pacer.
     #[inline]
     pub(super) fn waits_for(&self, common: &Common) -> Waiting {
         self.requester.waits_for(common.congestion.window().unwrap_or(0))
@@ -116,7 +116,7 @@ impl Reliable {
         self.flush_receives(common, receive, context);
     }
 
-    /// Returns the likely reason for a failure. Must be called before the send queue is flushed.
+    /// Returns the likely reason for a failure. The caller must not have flushed the send queue.
     fn reason(&self, cause: FailureCause, common: &Common, context: &Context<'_>) -> FailureReason {
         match cause {
             FailureCause::Request(CompletionStatus::RetryExceeded) => {
@@ -134,7 +134,7 @@ impl Reliable {
         self.requester.why_unanswered(now, icmp_error, expected)
     }
 
-    /// Returns the likely reason why the peer does not answer, or does not accept, while that lasts.
+    /// Returns the likely reason why the peer does not answer, or has no receive posted, while that lasts.
     pub(super) fn suspects(&self, common: &Common, now: Instant, events: &Events) -> Option<FailureReason> {
         match self.waits_for(common) {
             Waiting::Silence => Some(self.why_unanswered(common, now, events)),
@@ -155,7 +155,7 @@ impl Reliable {
         }
     }
 
-    /// Fails the oldest send request, and the queue pair with it.
+    /// Fails the oldest send request, and then the queue pair.
     fn fail_request(&mut self, common: &mut Common, status: CompletionStatus, context: &mut Context<'_>) {
         self.drop_responses();
         self.fail(common, Some(FailureCause::Request(status)), CompletionStatus::Flushed, context);
@@ -420,8 +420,8 @@ impl Reliable {
         self.conclude(common, outcome, bth, context)
     }
 
-    /// Handles an offer of selective repeat for the peer's direction. The first PSNs of both directions identify the connection: another
-    /// one may have used the queue pair number before.
+    /// Handles an offer of selective repeat for the peer's direction. The first PSNs of both directions identify the connection, because an
+    /// earlier one may have used the queue pair number.
     fn on_offer(&mut self, common: &Common, psn: Psn, [sent, received]: [Psn; 2]) -> Result<(), Discard> {
         if common.identity.receives == Receives::Never {
             return Err(Discard::Opcode);

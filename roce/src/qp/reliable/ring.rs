@@ -7,8 +7,8 @@ pub(super) const SPAN: u64 = 4096;
 
 const WORDS: usize = (SPAN / 64) as usize;
 
-/// Bitmap of a window of [`SPAN`] packet numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner knows where the
-/// window begins. The first bit that is set allocates the memory: most queue pairs never lose a packet.
+/// Bitmap of a window of [`SPAN`] packet numbers, by number modulo [`SPAN`]. Bits outside the window are clear; the owner stores where the
+/// window begins. The first bit that is set allocates the memory, because most queue pairs never lose a packet.
 #[derive(Debug)]
 pub(super) struct Ring(Option<Box<[u64; WORDS]>>);
 

@@ -12,7 +12,7 @@ use crate::{Access, AccessError, Discard, FailureCause, Memory, Psn, Rkey};
 enum Failure {
     /// A buffer is not, or no longer, accessible.
     Access,
-    /// `frame` is too short for it, which is a bug of the caller. Nothing is sent.
+    /// `frame` is too short for the packet, which is a bug of the caller. Nothing is sent.
     Frame,
 }
 
@@ -22,7 +22,7 @@ impl From<AccessError> for Failure {
     }
 }
 
-/// What a source of packets had to send.
+/// Result of a source of packets.
 enum Source {
     Empty,
     /// The bytes of a packet; `None` if `frame` is too short for it. Nothing else is sent now.
@@ -53,8 +53,8 @@ impl Reliable {
         if waits { None } else { self.transmit_request(common, memory, context, frame) }
     }
 
-    /// Writes a packet that precedes requests, from the first source that has one. Requests are last: the other sources have few packets,
-    /// and the peer waits for most of them.
+    /// Writes a packet that precedes requests, from the first source that has one. Requests are last, because the other sources have few
+    /// packets, and most of those are answers to the peer.
     #[inline(never)]
     fn transmit_control<M: Memory>(
         &mut self,
@@ -64,23 +64,23 @@ impl Reliable {
         frame: &mut [u8],
     ) -> Option<usize> {
         let connection = common.connection?;
-        // The acceptance precedes the answers, which have the meaning of selective repeat from then on.
+        // The acceptance precedes the answers, because it changes their meaning to that of selective repeat.
         if let Source::Served(length) = self.transmit_acceptance(common, &connection, frame) {
             return length;
         }
-        // Answers precede requests, because the peer waits for them. In ERR nothing else is sent.
+        // Answers precede requests, because the peer's requests depend on them. In ERR nothing else is sent.
         let length = self.transmit_answer(common, &connection, memory, context, frame);
         if length.is_some() || common.state == State::Error {
             return length;
         }
-        // The offer precedes the retransmissions of go-back-N: the sooner the peer accepts, the fewer they are.
+        // The offer precedes the retransmissions of go-back-N, because an early acceptance makes them unnecessary.
         if let Source::Served(length) = self.transmit_offer(common, &connection, frame) {
             return length;
         }
         if let Source::Served(length) = self.transmit_keep_alive(common, &connection, frame) {
             return length;
         }
-        // Congestion control is last: the packets before it are rare, while probes and reports are sent all the time.
+        // Congestion control is last: the packets before it are rare, while probes and reports are frequent.
         self.transmit_congestion_control(common, &connection, context, frame)
     }
 
@@ -104,7 +104,7 @@ impl Reliable {
 
     fn transmit_keep_alive(&mut self, common: &Common, connection: &Connection, frame: &mut [u8]) -> Source {
         match self.requester.take_keep_alive() {
-            // An XRC initiator's packets name a shared receive queue; a keep-alive knows none.
+            // An XRC initiator's packets name a shared receive queue, which a keep-alive cannot.
             Some(psn) if common.identity.receives != Receives::Never => {
                 Source::Served(write_keep_alive(common, connection, psn, frame))
             }
@@ -185,7 +185,7 @@ impl Reliable {
                 self.responder.refuse_response(psn);
                 let cause = FailureCause::Refused(NakCode::RemoteAccessError, Discard::RemoteAccess);
                 self.fail(common, Some(cause), CompletionStatus::Flushed, context);
-                // The NAK is next.
+                // The NAK is the next answer.
                 self.transmit_answer(common, connection, memory, context, frame)
             }
         }
@@ -227,7 +227,7 @@ impl Reliable {
     ) -> Option<usize> {
         match common.state {
             State::ReadyToSend => {}
-            // A begun message is sent to its end, and again if it is lost; no other begins (IBA 10.3.1.5).
+            // A begun message is sent to its end, and retransmitted if it is lost. No other message begins (IBA 10.3.1.5).
             State::SendQueueDrained if self.requester.has_begun() => {}
             _ => return None,
         }
@@ -289,7 +289,7 @@ impl Reliable {
                 self.fail_request(common, CompletionStatus::LocalProtection, context);
                 None
             }
-            // Requests before this one complete first; their acknowledgements lead back here.
+            // The requests before this one complete first. Their acknowledgements call this again.
             Err(Failure::Access | Failure::Frame) => None,
         }
     }

@@ -1,9 +1,10 @@
-//! AckReq: the last packet of a message requests an acknowledgement, and of a long message enough packets to keep the window moving.
+//! AckReq: the last packet of a message requests an acknowledgement. In a long message other packets do, too, so that the window keeps
+//! moving.
 
 use super::limits::{ACKS_PER_WINDOW, PACKETS_PER_ACK};
 use cc::Instant;
 
-/// Packets sent with AckReq, and what was sent since the last one.
+/// Packets sent with AckReq, and the packets since the last one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckRequests {
     /// Number after the newest packet of this round with AckReq; at most `una` if there is none.
@@ -53,7 +54,7 @@ impl AckRequests {
         self.bytes += length;
     }
 
-    /// Forgets the packets from `una` on, which go-back-N retransmits.
+    /// Discards the packets from `una` on, which go-back-N retransmits.
     pub(super) const fn rewind(&mut self, una: u64) {
         self.end = una;
         (self.packets, self.bytes) = (0, 0);

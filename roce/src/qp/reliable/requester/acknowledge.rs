@@ -35,7 +35,7 @@ impl Requester {
         if self.sequence.una < up_to {
             // The measured packet has arrived, although an earlier answer is missing.
             progress.rtt = self.take_sample(context.now).or(progress.rtt);
-            // An acknowledgement of a keep-alive shows no loss: the peer has the READ.
+            // An acknowledgement of a keep-alive shows no loss: the peer has received the READ.
             if !self.diagnosis.record_duplicate(self.sequence.una) {
                 progress.lost = self.implied_nak(up_to, context.now)?;
             }
@@ -47,10 +47,10 @@ impl Requester {
             Syndrome::Nak(NakCode::PsnSequenceError) => {
                 context.counters.naks_received += 1;
                 self.diagnosis.record_nak(self.sequence.una);
-                // After an RNR NAK the peer may also report the later packets as a gap. The RNR timer decides.
+                // After an RNR NAK the peer may also report the later packets as a gap. The RNR timer determines the retransmission.
                 if !self.timers.is_receiver_not_ready() {
                     self.retry(context.now)?;
-                    // The peer dropped all of it, whatever the path.
+                    // The peer dropped all later packets, whatever their paths.
                     if let Some(selective) = self.recovery.selective_mut() {
                         selective.rack.clear_path_blame();
                     }
@@ -96,7 +96,7 @@ impl Requester {
         };
         match (wqe.request.operation, &wqe.request.data) {
             (SendOperation::Read { .. }, Data::Buffers(sges)) => {
-                // A peer that has accepted an offer answers parts of a READ, even before its acceptance arrives.
+                // A peer that accepts an offer may answer parts of a READ before its acceptance arrives.
                 let is_whole = !self.recovery.is_selective() && !self.control.is_offered();
                 let offset = match is_whole {
                     true => check_read_response(wqe, number, self.queue.mtu(), operation, payload)?,
@@ -104,7 +104,7 @@ impl Requester {
                 };
                 place(sges, offset, payload, memory, context, identity)?;
             }
-            // This answer carries nothing but success.
+            // This answer carries no data.
             (SendOperation::AtomicWrite { .. } | SendOperation::Flush { .. }, _)
                 if matches!(operation, Operation::ReadResponseOnly(_)) && payload.is_empty() => {}
             _ => return Err(BAD_RESPONSE),
@@ -137,7 +137,7 @@ impl Requester {
         Ok(self.on_placed(number, progress, context, identity))
     }
 
-    /// Acknowledges everything before `up_to`, but stops at a READ or atomic: only its answer completes it.
+    /// Acknowledges all packets before `up_to`, but stops at a READ or atomic, which only its answer completes.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "neither `una` nor the count of bytes sent before it goes back"
@@ -178,7 +178,7 @@ impl Requester {
         if self.sequence.una < number { self.request_with_early_answer(number) } else { self.queue.front() }
     }
 
-    /// Records that answer `number` was placed. Adds what it acknowledges to the progress that its packet made before.
+    /// Records that answer `number` was placed. Adds the acknowledged packets to the progress that its packet made before.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     fn on_placed(
         &mut self,
@@ -201,7 +201,7 @@ impl Requester {
         progress
     }
 
-    /// Completes the requests at the front that are acknowledged, or local and have run.
+    /// Completes the requests at the front that are acknowledged, and the local ones that have run.
     #[expect(clippy::arithmetic_side_effects, reason = "the held requests are few")]
     pub(super) fn retire_front(&mut self, context: &mut Context<'_>, identity: &Identity) {
         let mut done = 0;
@@ -218,8 +218,8 @@ impl Requester {
         self.queue.forget(done);
     }
 
-    /// Restarts counters and timers after `una` moved on from `before`. Returns the round trip if the measured packet has arrived, and
-    /// whether there is a loss that congestion control does not know.
+    /// Restarts counters and timers after `una` advanced from `before`. Returns the round trip if the measured packet has arrived, and
+    /// whether there is a loss that was not reported to congestion control.
     #[expect(clippy::arithmetic_side_effects, reason = "`una` has advanced")]
     fn on_progress(&mut self, before: u64, context: &Context<'_>) -> (Option<Duration>, bool) {
         let (now, una) = (context.now, self.sequence.una);
@@ -238,8 +238,8 @@ impl Requester {
         (rtt, lost)
     }
 
-    /// Handles an answer after a READ or atomic whose own answer is missing: that was lost (IBA 9.7.5.1: an implied NAK). Returns whether
-    /// the loss is new.
+    /// Handles an answer after a READ or atomic whose own answer is missing and was therefore lost (IBA 9.7.5.1: an implied NAK). Returns
+    /// whether the loss is new.
     fn implied_nak(&mut self, number: u64, now: Instant) -> Result<bool, RequesterError> {
         let implied = match &mut self.recovery {
             Recovery::Selective(selective) => {
@@ -256,7 +256,7 @@ impl Requester {
         };
         match implied {
             ImpliedNak::NextRound => {
-                // This costs no retry. If nothing ever moves, the timer ends it.
+                // This uses no retry. Without any progress, the retransmission timer ends it.
                 let deadline = self.timers.retransmission.deadline();
                 self.recover(now);
                 self.timers.retransmission.resume(deadline);

@@ -10,12 +10,12 @@ const NEVER: u64 = u64::MAX;
 #[derive(Debug, Default)]
 pub(super) struct Diagnosis(Option<Box<Evidence>>);
 
-/// The number of the oldest packet at each event. Once that packet is acknowledged, the event means nothing.
+/// The number of the oldest packet at each event. Once that packet is acknowledged, the event no longer counts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Evidence {
     /// The peer sent a NAK for the packet.
     pub(super) nak: u64,
-    /// An answer was about no packet in flight.
+    /// An answer matched no packet in flight.
     pub(super) stale: u64,
     /// The timeout expired.
     pub(super) timeout: u64,

@@ -1,4 +1,4 @@
-//! Why an answer or a timeout makes no progress: the packet is dropped, or a request fails.
+//! Failures to handle an answer or a timeout: the packet is dropped, or a request fails.
 
 use crate::Discard;
 use crate::qp::CompletionStatus;
@@ -12,6 +12,6 @@ pub(in crate::qp::reliable) enum RequesterError {
     Fail(CompletionStatus),
 }
 
-/// An answer to no packet in flight.
+/// The answer matches no packet in flight.
 pub(super) const STALE: RequesterError = RequesterError::Discard(Discard::StaleAcknowledge);
 pub(super) const BAD_RESPONSE: RequesterError = RequesterError::Fail(CompletionStatus::BadResponse);

@@ -1,13 +1,13 @@
-//! Go-back-N: sends everything from the oldest packet on again, within a recovery window (IBA 9.7.5.1).
+//! Go-back-N: retransmits all packets from the oldest on, within a recovery window (IBA 9.7.5.1).
 
 use super::limits::MIN_RECOVERY_PACKETS;
 use core::num::NonZeroU32;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoBackN {
-    /// Bytes that may be in flight after a loss; grows by what is acknowledged. After a timeout, one packet: a peer that drops packets
-    /// because it is slow would drop a whole window again, and packets of its other queue pairs. After any other loss, twice the average
-    /// number of packets between losses: what is sent beyond that is wasted.
+    /// Bytes that may be in flight after a loss; grows by the bytes acknowledged. After a timeout it is one packet: a peer that drops
+    /// packets because it is slow would drop a whole window again, and packets of its other queue pairs. After any other loss it is twice
+    /// the average number of packets between losses, because packets beyond that are usually lost.
     recovery_window: u64,
     /// Packets acknowledged since the last loss.
     since_loss: u32,
@@ -20,11 +20,11 @@ pub(super) struct GoBackN {
 /// Meaning of an answer that arrives before that of an older READ or atomic (IBA 9.7.5.1: an implied NAK).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ImpliedNak {
-    /// The older answer was lost.
+    /// The answer to the older request was lost.
     New,
-    /// The answer is of the round that an implied NAK has ended.
+    /// The answer belongs to the round that an implied NAK has ended.
     Known,
-    /// The answer begins the next round, whose first answer was lost as well.
+    /// The answer belongs to the next round, whose first answer was lost as well.
     NextRound,
 }
 
@@ -65,7 +65,7 @@ impl GoBackN {
         self.recovery_window = (2 * u64::from(packets)).max(MIN_RECOVERY_PACKETS) * u64::from(mtu);
     }
 
-    /// Classifies answer `number`, which arrived before that of an older READ or atomic. Answers of one round arrive in order: a smaller
+    /// Classifies answer `number`, which arrived before that of an older READ or atomic. Answers of one round arrive in order, so a smaller
     /// number begins the next round.
     pub(super) fn on_early_answer(&mut self, number: u64) -> ImpliedNak {
         match &mut self.implied_nak {

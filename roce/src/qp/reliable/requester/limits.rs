@@ -1,4 +1,4 @@
-//! Limits of a requester: outstanding packets, retransmissions, waits.
+//! Limits of a requester: outstanding packets, retransmissions, timeouts.
 
 use core::time::Duration;
 
@@ -11,7 +11,7 @@ pub(super) const MAX_BACKOFF: u8 = 2;
 /// Restarts of the retransmission timer by stale answers. Each takes at least a quarter of the timeout, all of them 16 timeouts.
 pub(super) const MAX_STALE_RESTARTS: u8 = 64;
 
-/// Doublings of the wait for an answer to a tail loss probe or a retransmission.
+/// Doublings of the timeout of a tail loss probe or a retransmission.
 pub(super) const MAX_PROBE_BACKOFF: u8 = 6;
 
 /// Least recovery window of go-back-N after a loss other than a timeout, packets.
@@ -20,12 +20,12 @@ pub(super) const MIN_RECOVERY_PACKETS: u64 = 8;
 /// Packets after which a long message sets AckReq, so that the window keeps moving.
 pub(super) const PACKETS_PER_ACK: u8 = 64;
 
-/// AckReqs per window, as a power of two. A window of one round trip's bytes, as with HPCC++, stops while an acknowledgement is late: two
-/// AckReqs per window keep a 100 Gb/s link 71 % busy in the simulator, 16 keep it 94 % busy.
+/// AckReqs per window, as a power of two. A window of one round trip's bytes, as with HPCC++, is exhausted while an acknowledgement is
+/// delayed. Two AckReqs per window keep a 100 Gb/s link 71 % busy in the simulator, 16 keep it 94 % busy.
 pub(super) const ACKS_PER_WINDOW: u8 = 4;
 
-/// The same if acknowledgements carry the telemetry of the sender's algorithm: four flows that join one after another then get as fair
-/// shares as with an answer to each packet (`fabric/tests/bands.rs`).
+/// The same if acknowledgements carry the telemetry of the sender's algorithm. Four flows that start one after another then share a link as
+/// fairly as with an answer to each packet (`fabric/tests/bands.rs`).
 pub(super) const ANSWERS_PER_WINDOW: u8 = 5;
 
 /// Bytes that a peer must be able to hold after a missing packet.

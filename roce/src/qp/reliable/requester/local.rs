@@ -11,8 +11,8 @@ impl Requester {
         self.queue.next().is_some_and(Wqe::is_local)
     }
 
-    /// Runs the local requests that are next; none starts unless `begin`. One that fails waits until all before it are done. Then it is the
-    /// oldest, and fails the queue pair.
+    /// Runs the local requests that are next; none starts unless `begin`. A request that fails stays until all before it have completed. It
+    /// is then the oldest, and fails the queue pair.
     pub(in crate::qp) fn run_local(
         &mut self,
         begin: bool,

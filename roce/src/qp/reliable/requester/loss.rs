@@ -47,7 +47,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Retransmits what may be lost: everything from the oldest packet on, or everything missing with selective repeat.
+    /// Retransmits what may be lost: all packets from the oldest on, or all missing ones with selective repeat.
     pub(super) fn recover(&mut self, now: Instant) {
         self.sequence.enter_recovery();
         match &mut self.recovery {
@@ -73,7 +73,7 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// Returns whether both sides would wait forever: no packet in flight has AckReq, and the window, which has shrunk since, admits no
+    /// Returns whether both sides would wait permanently: no packet in flight has AckReq, and the window, which has shrunk since, admits no
     /// packet that could set it. No timer runs then.
     #[inline]
     pub(in crate::qp) fn needs_ack_request(&self, window: u64) -> bool {
@@ -93,8 +93,8 @@ impl Requester {
         }
     }
 
-    /// Sends a probe after [`Self::probe_wait`] without an answer. This costs no retry, leaves the retransmission timer running, and
-    /// reports no loss: the peer may only be slow.
+    /// Sends a probe after [`Self::probe_wait`] without an answer. This uses no retry, leaves the retransmission timer running, and reports
+    /// no loss, because the peer may only be slow.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn on_probe_timeout(&mut self, window: u64, now: Instant) {
         self.timers.probe.stop();
@@ -120,15 +120,15 @@ impl Requester {
 
     /// Returns the time without an answer after which a probe is sent, at most the retransmission timeout.
     pub(super) fn probe_wait(&self) -> Option<Duration> {
-        // A probe of go-back-N sends everything again, so it waits twice as long.
+        // A probe of go-back-N retransmits everything, so its timeout is twice as long.
         let more = u8::from(!self.recovery.is_selective());
         let wait = self.rtt.probe_wait(self.slowest_answer(), more)?;
         Some(self.timers.retransmission.wait().map_or(wait, |timeout| timeout.min(wait)))
     }
 
-    /// Returns when the next probe is due if nothing more is answered. With selective repeat: [`Self::probe_wait`] after the last AckReq
+    /// Returns when the next probe is due if no further answer arrives. With selective repeat: [`Self::probe_wait`] after the last AckReq
     /// (RFC 9002 6.2.1 measures from the last packet), and at least half of that from now. So answers to packets before a lost tail
-    /// postpone it little. The answers of a READ may arrive slowly: each restarts the whole wait.
+    /// postpone it little. The answers of a READ may arrive slowly, so each restarts the whole time.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "adding to an `Instant` saturates; the divisor is a constant"
@@ -152,8 +152,8 @@ impl Requester {
         self.rtt.on_arrival(now)
     }
 
-    /// Postpones the timers after an answer to a request of an earlier round. Soft-RoCE streams such an answer to its end before it reads a
-    /// request that was retransmitted, or a new one. Another request now would only lengthen the stream.
+    /// Postpones the timers after an answer to a request of an earlier round. Soft-RoCE sends such an answer to its end before it processes
+    /// a retransmitted or new request. Another request now would only extend the answer.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_stale_answer(&mut self, now: Instant) {
         self.timers.retransmission.on_stale_answer(now);

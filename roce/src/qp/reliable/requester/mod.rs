@@ -106,7 +106,7 @@ impl Requester {
         self.reads.set_max(settings.max_rd_atomic);
     }
 
-    /// Changes settings, which count from the next message on.
+    /// Changes settings, which apply from the next message on.
     pub(super) fn change(&mut self, changes: &Changes) {
         if let Some(timeout) = changes.ack_timeout {
             self.timers.retransmission.set_timeout(AckTimeout::duration(timeout));
@@ -157,7 +157,7 @@ impl Requester {
         self.control = PendingControl::NONE;
     }
 
-    /// Returns whether a message is partly sent, or something must be retransmitted.
+    /// Returns whether a message is partly sent, or a packet must be retransmitted.
     pub(super) fn has_begun(&self) -> bool {
         self.sequence.next < self.sequence.sent
             || self.recovery.has_lost()
@@ -212,8 +212,8 @@ impl Requester {
         self.sequence.is_answered()
     }
 
-    /// Returns whether everything sent will be acknowledged without another packet, and nothing is retransmitted. New packets can then
-    /// wait.
+    /// Returns whether everything sent will be acknowledged without another packet, and nothing is retransmitted. New packets can then be
+    /// delayed.
     pub(super) const fn will_all_be_acknowledged(&self) -> bool {
         let sent = self.sequence.sent;
         self.sequence.next == sent && self.ack_requests.end() == sent && !self.rtt.is_probing()

@@ -17,7 +17,7 @@ impl Requester {
     ///
     /// # Errors
     /// Returns [`Discard::StaleOffer`] if nothing was offered, or the peer cannot expect `psn` now. A postponed switch is no error: the
-    /// next loss offers it again.
+    /// next loss repeats the offer.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the operand is a constant; `sent` is not before `una`"
@@ -35,8 +35,8 @@ impl Requester {
         Ok(())
     }
 
-    /// Switches to selective repeat. Packets that go-back-N would retransmit count as lost; packets that it has already retransmitted, or
-    /// need not, are in flight. Returns `false`, and keeps go-back-N, if more is outstanding than a bitmap covers.
+    /// Switches to selective repeat. Packets that go-back-N has still to retransmit count as lost; all others are in flight. Returns
+    /// `false`, and keeps go-back-N, if more is outstanding than a bitmap covers.
     #[expect(clippy::arithmetic_side_effects, reason = "`sent` is not before `una`")]
     pub(super) fn switch_to_selective_repeat(&mut self, now: Instant) -> bool {
         let (una, next, sent) = self.bounds();

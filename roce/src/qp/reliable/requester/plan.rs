@@ -14,7 +14,7 @@ pub(in crate::qp) struct Plan<'a> {
     /// Message, and the offset of this packet's payload.
     pub(in crate::qp) data: &'a Data,
     pub(in crate::qp) offset: u32,
-    /// Nothing older is outstanding: if this packet cannot be built, its request fails.
+    /// No older packet is outstanding: if this packet cannot be built, its request fails.
     pub(in crate::qp) is_oldest: bool,
     pub(in crate::qp) token: Token,
 }
@@ -24,7 +24,7 @@ pub(in crate::qp) struct Plan<'a> {
 #[derive(Debug)]
 pub(in crate::qp) struct Token {
     pub(super) number: u64,
-    /// Number after what the packet sends or requests.
+    /// Number after the packets that the packet sends or requests.
     pub(super) until: u64,
     pub(super) kind: Kind,
     /// Payload bytes.
@@ -35,7 +35,7 @@ pub(in crate::qp) struct Token {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The packet is the next, for the first time or after go-back-N went back.
+    /// The next packet, sent for the first time, or after go-back-N went back.
     Next {
         /// The packet is the last of its request.
         ends: bool,

@@ -1,5 +1,5 @@
-//! RACK (RFC 8985): a packet is lost if a packet sent after it has arrived and the reordering window is over. A retransmission is lost if
-//! it stays unanswered.
+//! RACK (RFC 8985): a packet is lost if a packet sent after it has arrived and the reordering window has passed. A retransmission is lost
+//! if it is not acknowledged in time.
 
 use super::limits::MAX_PROBE_BACKOFF;
 use super::missing::Missing;
@@ -10,9 +10,9 @@ use alloc::collections::VecDeque;
 use cc::Instant;
 use core::time::Duration;
 
-/// Losses without a late packet, after which packets are expected in order.
+/// Losses without a reordered packet, after which packets are expected in order.
 const IN_ORDER: u8 = 8;
-/// Packets per block. A block has the time at which its first missing packet becomes lost, so that a search skips other blocks.
+/// Packets per block. A block records when its first missing packet becomes lost, so that a search skips other blocks.
 const BLOCK: u64 = 128;
 /// Blocks: a window of [`SPAN`](super::super::ring::SPAN) numbers spans fewer.
 const BLOCKS: usize = 64;
@@ -22,9 +22,9 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MissingPacket {
     pub(super) missing: Missing,
-    /// It waits for its retransmission, or to be requested again.
+    /// The packet is to be retransmitted or, if it is an answer, requested again.
     is_lost: bool,
-    /// A packet sent later on the same path has arrived, or no path is to blame. Without spraying there is one path.
+    /// A packet sent later on the same path has arrived, or the path is not the cause. Without spraying there is one path.
     is_overtaken: bool,
     /// When the packet becomes lost.
     due: Instant,
@@ -32,7 +32,7 @@ pub(super) struct MissingPacket {
     resent: Option<Instant>,
     /// Retransmissions, at most [`MAX_PROBE_BACKOFF`].
     retransmissions: u8,
-    /// It has arrived, and keeps its place until all before it have.
+    /// The packet has arrived. Its entry stays until all packets before it have arrived.
     has_arrived: bool,
 }
 
@@ -41,7 +41,7 @@ impl MissingPacket {
         self.missing.number
     }
 
-    /// Returns whether nothing sent later on its path has arrived, and it was not retransmitted.
+    /// Returns whether no packet sent later on its path has arrived, and it was not retransmitted.
     const fn may_be_path_failure(&self) -> bool {
         !self.is_overtaken && self.resent.is_none()
     }
@@ -61,11 +61,11 @@ pub(super) struct Rack {
     due: Option<Instant>,
     /// When the first missing packet of each block becomes lost, by block number modulo [`BLOCKS`].
     block_dues: [Instant; BLOCKS],
-    /// Last loss that was reported to congestion control: packets sent before this number and this time belong to it.
+    /// Last loss that was reported to congestion control: the number after the last packet sent, and the time.
     reported: (u64, Instant),
-    /// Losses since the last late packet, at most [`IN_ORDER`].
+    /// Losses since the last reordered packet, at most [`IN_ORDER`].
     losses_in_order: u8,
-    /// Last repeated answer that arrived: when it was requested, its number, and when it arrived.
+    /// Last repeated answer that arrived: the time of its request, its number, and the time of its arrival.
     last_repeated_answer: Option<(Instant, u64, Instant)>,
 }
 
@@ -73,10 +73,10 @@ pub(super) struct Rack {
 struct Found {
     /// When the next missing packet of the block becomes lost.
     due: Instant,
-    /// Congestion control must learn of a loss.
+    /// The loss is not reported to congestion control yet.
     is_unreported: bool,
-    /// With spraying: a packet that nothing has overtaken on its path may still arrive. Paths may share a queue, so until then the same
-    /// holds for such packets after it.
+    /// With spraying: a packet may still arrive, because no packet sent later on its path has. Paths may share a queue, so until then
+    /// such packets after it may still arrive, too.
     may_arrive: bool,
 }
 
@@ -96,7 +96,7 @@ impl Rack {
         }
     }
 
-    /// Returns the reordering window: a round trip, or a quarter of the shortest one after [`IN_ORDER`] losses without a late packet.
+    /// Returns the reordering window: a round trip, or a quarter of the shortest one after [`IN_ORDER`] losses without a reordered packet.
     #[expect(clippy::arithmetic_side_effects, reason = "the divisor is a constant")]
     pub(super) fn reordering_window(&self, smoothed: Duration, shortest: Duration) -> Duration {
         if self.losses_in_order == IN_ORDER { shortest / 4 } else { smoothed }
@@ -123,7 +123,7 @@ impl Rack {
         self.not_arrived > 0
     }
 
-    /// Returns the first packet that waits for its retransmission.
+    /// Returns the first packet to retransmit.
     pub(super) fn first_lost(&self) -> Option<MissingPacket> {
         if self.lost == 0 { None } else { self.packets.get(self.index_of(self.lost_from)).copied() }
     }
@@ -162,7 +162,7 @@ impl Rack {
         from + behind.take_while(is_next).count() as u64
     }
 
-    /// Adds a missing packet that becomes lost at `due`, unless it is known.
+    /// Adds a missing packet that becomes lost at `due`, unless it is in the list.
     #[expect(clippy::arithmetic_side_effects, reason = "`not_arrived` is at most the length")]
     pub(super) fn mark_missing(&mut self, missing: Missing, is_overtaken: bool, due: Instant) {
         let number = missing.number;
@@ -203,12 +203,12 @@ impl Rack {
         }
     }
 
-    /// Clears the paths of the blame for missing packets.
+    /// Records that the paths did not cause the loss of the missing packets.
     pub(super) fn clear_path_blame(&mut self) {
         self.packets.iter_mut().for_each(|packet| packet.is_overtaken = true);
     }
 
-    /// Marks the missing packet `number` as overtaken. Returns whether it was not: nothing sent later on its path has arrived.
+    /// Marks the missing packet `number` as overtaken. Returns whether it was not: no packet sent later on its path has arrived.
     pub(super) fn mark_overtaken(&mut self, number: u64) -> bool {
         let at = self.index_of(number);
         let packet = self.packets.get_mut(at);
@@ -238,7 +238,7 @@ impl Rack {
         }
     }
 
-    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number after the last
+    /// Finds packets that are lost by `now`. Returns whether congestion control must handle a new loss; `sent` is the number after the last
     /// packet sent.
     #[expect(clippy::arithmetic_side_effects, clippy::indexing_slicing, reason = "a place is below BLOCKS")]
     pub(super) fn detect(
@@ -317,7 +317,7 @@ impl Rack {
     }
 
     /// Returns when a packet becomes lost. Repeated answers arrive in the order of their requests, and several may take longer than a round
-    /// trip: those after the last one that arrived have the same time again, from that arrival on.
+    /// trip. So the arrival of one restarts the time of those after it.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn due_of(&self, packet: &MissingPacket, spray: Option<&Spray>) -> Instant {
         match (self.last_repeated_answer, packet.resent) {

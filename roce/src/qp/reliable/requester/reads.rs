@@ -6,8 +6,8 @@ pub(super) struct OutstandingReads {
     count: u16,
     /// Limit that the peer's resources set.
     max: u8,
-    /// Limit in use. A loss halves it, and each completed request adds one: a slow peer such as Soft-RoCE would otherwise have more and
-    /// more rounds of all of them before it, and drop what does not fit into its queues.
+    /// Limit in use. A loss halves it, and each completed request adds one. Otherwise a slow peer such as Soft-RoCE would accumulate
+    /// repeated rounds of requests, and drop those that exceed its queues.
     limit: u16,
 }
 
@@ -32,7 +32,7 @@ impl OutstandingReads {
         self.count += count;
     }
 
-    /// Records that one is done; `is_counted` if it was sent in this round.
+    /// Records that a READ or atomic has completed; `is_counted` if it was sent in this round.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "one that is before `next` was counted; `limit` is at most 256"
@@ -42,14 +42,14 @@ impl OutstandingReads {
         self.limit = (self.limit + 1).min(self.max.into());
     }
 
-    /// Halves the limit if any are outstanding, to 2 at the least.
+    /// Halves the limit if any are outstanding, to at least 2.
     pub(super) fn on_loss(&mut self) {
         if self.count > 0 {
             self.limit = (self.limit / 2).max(2).min(self.max.into());
         }
     }
 
-    /// Forgets all, because they are retransmitted.
+    /// Resets the count, because all are retransmitted.
     pub(super) const fn rewind(&mut self) {
         self.count = 0;
     }

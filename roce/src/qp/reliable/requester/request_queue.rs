@@ -4,7 +4,7 @@ use crate::qp::send_queue::SendQueue;
 use crate::qp::wqe::{self, Wqe};
 use crate::qp::{CheckedSend, SendOperation};
 
-/// Requests not yet done, oldest first. The first one contains the oldest unacknowledged packet.
+/// Requests that have not completed, oldest first. The first one contains the oldest unacknowledged packet.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     requests: SendQueue,
@@ -84,7 +84,7 @@ impl RequestQueue {
         self.requests.iter()
     }
 
-    /// Returns completed requests whose places were not reused, in no order.
+    /// Returns the completed requests whose places were not reused, in any order.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = &Wqe> {
         self.requests.forgotten()
     }
@@ -104,7 +104,7 @@ impl RequestQueue {
         self.next as usize
     }
 
-    /// Moves on, because all of the next request was sent, or it has run.
+    /// Advances to the next request, after all of the current one was sent, or it has run.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -118,12 +118,12 @@ impl RequestQueue {
         self.next = 0;
     }
 
-    /// Counts no more than the acknowledged payload bytes, after all requests were flushed.
+    /// Reduces the payload bytes to the acknowledged ones, after all requests were flushed.
     pub(super) const fn discard_unacknowledged(&mut self, acknowledged: u64) {
         self.bytes = acknowledged;
     }
 
-    /// Makes the request after all packets before `sent` the next one.
+    /// Makes the first request with a packet from `sent` on, or a pending local one, the next.
     pub(super) fn skip_sent(&mut self, sent: u64) {
         self.next = self.requests.partition_point(|wqe| wqe.end() <= sent && !wqe.is_pending()) as u32;
     }

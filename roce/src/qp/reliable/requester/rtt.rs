@@ -1,17 +1,17 @@
-//! The RTT estimator, and the waits that it determines (RFC 6298).
+//! The RTT estimator, and the timeouts that it determines (RFC 6298).
 
 use super::limits::MAX_PROBE_BACKOFF;
 use cc::Instant;
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// Shortest wait: on a path without delay, a round trip takes as long as the pauses of a poll loop.
+/// Shortest timeout: on a path without delay, the pauses of a poll loop dominate the round trip.
 const MIN_WAIT: Duration = Duration::from_micros(20);
 
-/// Least lateness that is allowed on any path.
+/// Least extra delay that is allowed on any path.
 const SLACK: Duration = Duration::from_micros(5);
 
-/// Measurements after which the minimum starts anew: a path may have become longer.
+/// Measurements after which the minimum restarts, because a path may have become longer.
 const WINDOW: u8 = 64;
 
 /// Smoothed round trip and its variation, ns, at most 4 s.
@@ -66,7 +66,7 @@ impl RttEstimate {
         self.smoothed() + self.slack()
     }
 
-    /// Returns how much longer than the smoothed round trip that is.
+    /// Returns the margin of [`Self::latest`] over the smoothed round trip.
     #[expect(clippy::arithmetic_side_effects, reason = "the result is at most 20 s")]
     pub(super) fn slack(&self) -> Duration {
         (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
@@ -85,7 +85,7 @@ pub(super) struct RttEstimator {
     /// The measured packet, and when it was sent.
     sample: Option<(u64, Instant)>,
     estimate: Option<RttEstimate>,
-    /// Tail loss probes since the last measurement, at most [`MAX_PROBE_BACKOFF`]. Each doubles the wait.
+    /// Tail loss probes since the last measurement, at most [`MAX_PROBE_BACKOFF`]. Each doubles the timeout.
     probes: u8,
 }
 
@@ -103,7 +103,7 @@ impl RttEstimator {
         self.estimate.map(|estimate| estimate.shortest())
     }
 
-    /// Measures packet `number`, sent for the first time, unless another one is measured.
+    /// Measures packet `number`, sent for the first time, unless a measurement is in progress.
     #[inline]
     pub(super) fn on_sent(&mut self, number: u64, now: Instant) {
         if self.sample.is_none() {

@@ -6,7 +6,7 @@ use crate::Psn;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sack {
-    /// Oldest packet that the peer lacks.
+    /// Oldest packet that the peer does not have.
     pub(super) number: u64,
     /// First of the 128 packets of `held`.
     pub(super) from: u64,
@@ -16,7 +16,7 @@ pub(super) struct Sack {
 
 impl Sack {
     /// Validates an acknowledgement: the peer has all packets before `psn` and, of the 128 from `psn + 64 * ahead` on, those in `held`.
-    /// Returns `None` if it acknowledges packets that were never sent, packets that no peer could hold, or `psn` itself.
+    /// Returns `None` if it acknowledges packets that were never sent, packets that exceed any peer's room, or `psn` itself.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn validate(sequence: &SendSequence, psn: Psn, ahead: u8, held: u128) -> Option<Self> {
         let number = sequence.answered(psn)?;

@@ -1,4 +1,4 @@
-//! The scoreboard: the packets that the peer has reported to have (RFC 6675 3).
+//! The scoreboard: the packets that the peer has reported as received (RFC 6675 3).
 
 use super::super::ring::{Ring, SPAN};
 use super::missing::Missing;
@@ -6,7 +6,7 @@ use super::missing::Missing;
 /// Empty range.
 const NO_ARRIVALS: (u64, u64) = (u64::MAX, 0);
 
-/// Requests that the peer has, and answers of the peer that are here.
+/// Requests that the peer has received, and answers that have arrived.
 #[derive(Debug)]
 pub(super) struct Scoreboard {
     /// The peer has executed all requests before this packet.
@@ -15,7 +15,7 @@ pub(super) struct Scoreboard {
     sacked: Ring,
     /// Number after the highest packet that was ever SACKed.
     highest_sacked: u64,
-    /// Answers to READs and atomics that arrived early and are in their place, from `answers_from` on.
+    /// Answers to READs and atomics that arrived early and were placed, from `answers_from` on.
     answers: Ring,
     answers_from: u64,
     answer_count: u64,
@@ -52,7 +52,7 @@ impl Scoreboard {
     pub(super) fn advance(&mut self, number: u64) {
         if number > self.cumulative {
             self.sacked.clear_range(self.cumulative, number);
-            // The peer probably lacks the next one: its acknowledgement has not arrived, or it found no receive posted.
+            // The peer probably does not have the next packet: its acknowledgement was lost, or no receive was posted for it.
             self.sacked.clear(number);
             self.record_arrival(self.cumulative, number);
             self.cumulative = number;
@@ -75,8 +75,8 @@ impl Scoreboard {
         self.record_arrival(number, end);
     }
 
-    /// Records that the peer lacks packet `cumulative`, even if it was SACKed (RFC 2018 8: reneging): it found no receive posted, and was
-    /// dropped.
+    /// Records that the peer does not have packet `cumulative`, even if it was SACKed (RFC 2018 8: reneging): no receive was posted, and
+    /// the peer dropped it.
     pub(super) fn renege(&mut self) {
         self.sacked.clear(self.cumulative);
     }
@@ -136,7 +136,7 @@ impl Scoreboard {
         }
     }
 
-    /// Adds a packet to those in flight again, or forgets it because it is acknowledged.
+    /// Adds a packet to those in flight again, or clears its bit because it is acknowledged.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "a packet's bytes never change, so the bytes of its bit were added when it was set"

@@ -28,7 +28,7 @@ impl Selective {
         Self { scoreboard: Scoreboard::new(0), rack: Rack::new((0, Instant::ZERO)), spray }
     }
 
-    /// Creates the state of a connection that switches from go-back-N. `una` is its oldest unacknowledged packet; losses before `reported`
+    /// Creates the state of a connection that switches from go-back-N. `una` is its oldest unacknowledged packet. Losses before `reported`
     /// were reported to congestion control.
     pub(super) const fn after_go_back_n(una: u64, reported: (u64, Instant)) -> Self {
         Self { scoreboard: Scoreboard::new(una), rack: Rack::new(reported), spray: None }
@@ -72,7 +72,7 @@ impl Selective {
     #[inline]
     pub(super) fn on_cumulative(&mut self, number: u64, queue: &RequestQueue, una: u64, now: Instant) {
         if una < number && self.scoreboard.cumulative() < number {
-            // An answer before it is missing: what the peer has after that is not in flight.
+            // An answer before `number` is missing. The requests that the peer has after it are not in flight.
             let from = self.scoreboard.cumulative().max(una);
             for wqe in queue.range(from, number).filter(|wqe| !wqe.is_answered()) {
                 for missing in missing_of(wqe, queue.mtu(), true, from, number) {
@@ -101,8 +101,8 @@ impl Selective {
         missing.is_answer || self.spray.as_ref().is_none_or(|spray| spray.is_overtaken(missing.number))
     }
 
-    /// Adds a missing packet that becomes lost after `window`, unless it has arrived. If nothing has overtaken it on its path, it may be as
-    /// late as the path is slow.
+    /// Adds a missing packet that becomes lost after `window`, unless it has arrived. If no packet has overtaken it on its path, the path's
+    /// delay extends `window`.
     #[inline(always)]
     fn mark_missing(&mut self, missing: Missing, window: Duration, now: Instant) {
         // Nearly all of the 128 packets that a selective acknowledgement covers have arrived.
@@ -122,7 +122,7 @@ impl Selective {
         self.rack.mark_missing(missing, is_overtaken, now + window);
     }
 
-    /// Adds request packets from `from` to before `to` that the peer lacks as missing.
+    /// Adds as missing the request packets from `from` to before `to` that the peer does not have.
     pub(super) fn mark_requests_missing(
         &mut self,
         (from, to): (u64, u64),
@@ -138,7 +138,7 @@ impl Selective {
         }
     }
 
-    /// Adds answers to READs and atomics that should have arrived before packet `end` as missing; `una` is the oldest unacknowledged
+    /// Adds as missing the answers to READs and atomics that should have arrived before packet `end`; `una` is the oldest unacknowledged
     /// packet.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers stay far below 2^64")]
     pub(super) fn mark_answers_missing(
@@ -151,7 +151,7 @@ impl Selective {
     ) {
         let window = self.reordering_window(rtt);
         if self.rack.has_missing() {
-            // A request that has arrived by now may lack its answer.
+            // A request that has arrived by now may have no answer yet.
             self.mark_arrived(una, now, rtt.map(|rtt| rtt.shortest()));
         }
         let from = self.scoreboard.highest_answer().max(una);
@@ -203,7 +203,7 @@ impl Selective {
         })
     }
 
-    /// Finds packets that are lost by `now`. Returns whether congestion control must learn of a loss; `sent` is the number after the last
+    /// Finds packets that are lost by `now`. Returns whether congestion control must handle a new loss; `sent` is the number after the last
     /// packet sent.
     pub(super) fn detect(&mut self, now: Instant, sent: u64) -> bool {
         self.rack.detect(now, sent, &mut self.scoreboard, self.spray.as_deref())
@@ -226,7 +226,7 @@ impl Selective {
         }
     }
 
-    /// Marks the packets that have arrived; all before `una` have.
+    /// Marks the packets that have arrived, among them all before `una`.
     pub(super) fn mark_arrived(&mut self, una: u64, now: Instant, shortest: Option<Duration>) {
         self.rack.mark_arrived(una, now, shortest, &mut self.scoreboard);
     }
@@ -282,7 +282,7 @@ mod tests {
         assert!(!selective.rack.mark_overtaken(0), "packet 1 overtook it");
     }
 
-    /// Returns the packets of [`queue`] that are lost once the reordering window is over: 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a WRITE.
+    /// Returns the packets of [`queue`] that are lost after the reordering window: 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a WRITE.
     fn lost(selective: &mut Selective) -> Vec<u64> {
         selective.detect(Instant::ZERO + LATE, 6);
         (0..6).filter(|&number| selective.rack.is_lost(number)).collect()

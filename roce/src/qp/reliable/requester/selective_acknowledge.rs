@@ -1,7 +1,7 @@
-//! Selective repeat at the requester: finds missing packets by what arrived after them and by time, and retransmits only those.
+//! Selective repeat at the requester: infers missing packets from later arrivals and from time, and retransmits only those.
 //!
-//! `next` never goes back. A packet is lost if a packet sent after it has arrived and the reordering window is over (RFC 8985: RACK;
-//! [`Selective::reordering_window`]); a retransmission is lost after another round trip. If nothing arrives for two round trips, the last
+//! `next` never goes back. A packet is lost if a packet sent after it has arrived and the reordering window has passed (RFC 8985: RACK;
+//! [`Selective::reordering_window`]). A retransmission is lost after another round trip. If nothing arrives for two round trips, the last
 //! packet is retransmitted, and the answer reports what is missing (RFC 8985 7: a tail loss probe).
 
 use super::super::ring::SPAN;
@@ -29,7 +29,7 @@ impl Requester {
     ) -> Result<Progress, RequesterError> {
         let sack = Sack::validate(&self.sequence, psn, ahead, held).ok_or(STALE)?;
         if !self.recovery.is_selective() {
-            // A peer that holds packets has accepted an offer.
+            // A peer that reports held packets has accepted an offer.
             if !self.control.is_offered() || held == 0 {
                 return Err(STALE);
             }
@@ -55,7 +55,7 @@ impl Requester {
         let (una, rtt) = (self.sequence.una, self.rtt.estimate());
         if let Some(selective) = self.recovery.selective_mut() {
             let highest = selective.scoreboard.highest_sacked();
-            // This answer does not cover the packets between the two ranges; one that did may have been lost.
+            // This answer does not cover the packets between the two ranges. An answer that did may have been lost.
             let missing = (sack.number, highest.min(sack.number + 1));
             selective.mark_requests_missing(missing, &self.queue, rtt, now);
             selective.mark_requests_missing((sack.from, highest.min(sack.end())), &self.queue, rtt, now);
@@ -67,8 +67,8 @@ impl Requester {
         progress.lost |= self.after_progress(now);
     }
 
-    /// Updates the state after an acknowledgement or an early arrival. Returns whether there is a loss that congestion control does not
-    /// know.
+    /// Updates the state after an acknowledgement or an early arrival. Returns whether there is a loss that was not reported to congestion
+    /// control.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn after_progress(&mut self, now: Instant) -> bool {
         let (window, una) = (self.reordering_window(), self.sequence.una);
@@ -83,7 +83,7 @@ impl Requester {
         self.detect(now)
     }
 
-    /// Finds packets that are lost by now. Returns whether congestion control must learn of a loss.
+    /// Finds packets that are lost by now. Returns whether congestion control must handle a new loss.
     pub(super) fn detect(&mut self, now: Instant) -> bool {
         let Some(selective) = self.recovery.selective_mut() else { return false };
         let is_news = selective.detect(now, self.sequence.sent);
@@ -115,7 +115,7 @@ impl Requester {
         self.recovery.selective().map_or(Duration::ZERO, Selective::slowest_answer)
     }
 
-    /// Records that the peer answers the request that contains `number`, so it has that request and all before it.
+    /// Records that the peer has answered the request that contains `number`, and so has received it and all requests before it.
     pub(super) fn peer_answers(&mut self, number: u64, now: Instant) {
         if let Some(selective) = self.recovery.selective_mut()
             && let Some(end) = self.queue.containing(number).map(Wqe::end)
@@ -132,7 +132,7 @@ impl Requester {
         self.queue.containing(number).filter(|_| near)
     }
 
-    /// Records that the early answer `number` was placed. Returns whether it shows a loss that congestion control does not know.
+    /// Records that the early answer `number` was placed. Returns whether it reveals a loss that was not reported to congestion control.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn on_early_answer(&mut self, number: u64, now: Instant) -> bool {
         let (una, rtt) = (self.sequence.una, self.rtt.estimate());
@@ -145,7 +145,7 @@ impl Requester {
         self.after_progress(now)
     }
 
-    /// Completes what waited for the packet before it. Returns the payload bytes acknowledged.
+    /// Completes the requests whose predecessors are now acknowledged. Returns the payload bytes acknowledged.
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     pub(super) fn advance_una(&mut self, context: &mut Context<'_>, identity: &Identity) -> u64 {
         let mut bytes = 0;
@@ -177,7 +177,7 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// Handles an RNR NAK: the peer lacks the oldest packet, even if it was SACKed, and keeps what it holds after it.
+    /// Handles an RNR NAK: the peer does not have the oldest packet, even if it was SACKed, and still holds the packets after it.
     pub(super) fn mark_rnr_refused(&mut self, now: Instant) {
         if let Some(selective) = self.recovery.selective_mut() {
             selective.scoreboard.renege();
@@ -185,7 +185,7 @@ impl Requester {
         self.mark_lost_without_blame(now);
     }
 
-    /// Marks everything missing as lost, without blaming the paths.
+    /// Marks all missing packets as lost, without counting a failure of their paths.
     pub(super) fn mark_lost_without_blame(&mut self, now: Instant) {
         self.mark_all_lost(now);
         if let Some(selective) = self.recovery.selective_mut() {
@@ -197,10 +197,10 @@ impl Requester {
     pub(super) fn probe(&mut self, window: u64, now: Instant) {
         if self.recovery.has_lost() {
             if self.in_flight() >= window.max(1) {
-                // What fills the window is lost as well.
+                // The packets that fill the window are lost, too.
                 self.mark_all_lost(now);
             }
-            // A packet that the pacer delays requests an answer when it is sent.
+            // The pacer delays a packet, which requests an answer when it is sent.
             return;
         }
         self.rtt.on_probe();

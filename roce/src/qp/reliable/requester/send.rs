@@ -40,7 +40,7 @@ impl Requester {
         let bytes = u64::from(length);
         let ack_request = ends
             || self.ack_requests.is_due(length, window)
-            // The last packet that the window or the PSN space admits must set AckReq, or neither side would ever send again.
+            // The last packet that the window or the PSN space admits must set AckReq. Otherwise the connection would stop.
             || in_flight + bytes >= window
             || number + 1 - self.sequence.una >= MAX_OUTSTANDING
             || !self.is_holdable(in_flight, 1, bytes);
@@ -87,7 +87,7 @@ impl Requester {
             (false, false) => (number + 1, number + 1),
         };
         let path = selective.spray.as_ref().map(|spray| spray.select_again(number));
-        // So the peer reports at once whether it arrived.
+        // The peer then reports at once whether the packet arrived.
         let ack_request = true;
         Some(Plan {
             operation: operation(wqe, position, offset, wqe.offset(answer_end, mtu))?,
@@ -122,8 +122,8 @@ impl Requester {
     }
 
     /// Returns whether the limits other than the window admit the next packet of `wqe`: outstanding READs and the bytes that they return,
-    /// the fence, half the PSN space. One READ may be outstanding whatever the window, unless `max_rd_atomic` is 0: then READs wait, as in
-    /// Linux's rxe (`check_init_depth`).
+    /// the fence, half the PSN space. One READ may be outstanding whatever the window, unless `max_rd_atomic` is 0. READs are then blocked,
+    /// as in Linux's rxe (`check_init_depth`).
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -189,10 +189,10 @@ impl Requester {
         let longest = self.timers.retransmission.wait();
         let wait = match self.rtt.estimate() {
             Some(estimate) => estimate.smoothed().max(self.slowest_answer()) + self.reordering_window(),
-            // Without a measured round trip the timeout decides.
+            // Without a measured round trip, the timeout applies.
             None => longest.unwrap_or(UNKNOWN),
         };
-        // It requests an answer, which reports on everything sent before.
+        // The packet requests an answer, which reports on all packets sent before.
         self.ack_requests.on_request(self.sequence.next, now);
         if let Some(selective) = self.recovery.selective_mut() {
             selective.on_resent((number, until), now, wait, longest);

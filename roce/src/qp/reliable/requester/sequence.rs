@@ -11,10 +11,11 @@ pub(super) struct SendSequence {
     pub(super) una: u64,
     /// Next packet to send. Go-back-N sets it back to `una` after a loss; selective repeat never does.
     pub(super) next: u64,
-    /// Number after the highest packet ever sent. This, not `next`, bounds what a peer may acknowledge: after `next` went back, packets of
-    /// the round before may still be acknowledged, and refusing that would livelock a window of one packet.
+    /// Number after the highest packet ever sent. This, not `next`, bounds the packets that a peer may acknowledge: after `next` went back,
+    /// the peer may acknowledge packets of the round before. Refusing that would livelock a window of one packet.
     pub(super) sent: u64,
-    /// Number after the highest packet that was sent before the last loss; in recovery until it is acknowledged (RFC 6675 2).
+    /// Number after the highest packet that was sent before the last loss. The requester is in recovery until it is acknowledged
+    /// (RFC 6675 2).
     recovery_point: u64,
 }
 
@@ -41,7 +42,7 @@ impl SendSequence {
         psn.distance(self.psn(self.una)).into()
     }
 
-    /// Returns the number of the packet that an answer with this PSN is about; `None` if it was acknowledged before or never sent.
+    /// Returns the number of the packet that an answer with this PSN acknowledges; `None` if it was acknowledged before or never sent.
     pub(super) fn answered(&self, psn: Psn) -> Option<u64> {
         self.number(psn).filter(|number| (self.una..self.sent).contains(number))
     }
@@ -57,7 +58,7 @@ impl SendSequence {
         self.una == self.sent
     }
 
-    /// Sets `next`, and counts everything before it as sent.
+    /// Sets `next`, and records all packets before it as sent.
     #[inline]
     pub(super) fn send_until(&mut self, next: u64) {
         self.next = next;
@@ -73,7 +74,7 @@ impl SendSequence {
         self.next = self.next.max(self.una);
     }
 
-    /// Counts everything before `end` as sent and acknowledged.
+    /// Records all packets before `end` as sent and acknowledged.
     pub(super) const fn abandon(&mut self, end: u64) {
         (self.una, self.next, self.sent) = (end, end, end);
     }

@@ -1,8 +1,8 @@
 //! Packet spraying with selective repeat: packets use several paths, each with its own UDP source port and its own order.
 //!
-//! A packet is overtaken if a packet sent later over the same path has arrived; arrivals over other paths prove nothing. A path over which
-//! nothing arrives for longer than its slowest answer is avoided, and tried again from time to time by one packet.
-//! [`Paths`](crate::congestion) has the headers and loads of the same paths, by the same index.
+//! A packet is overtaken if a packet sent later over the same path has arrived; arrivals over other paths do not count. A path is avoided
+//! if nothing arrives over it for longer than its slowest answer. From time to time, one packet probes it. [`Paths`](crate::congestion) has
+//! the headers and loads of the same paths, by the same index.
 
 use super::super::ring::SPAN;
 use super::rtt::RttEstimator;
@@ -14,40 +14,40 @@ use core::time::Duration;
 
 /// The packet was sent, over the path of the low bits.
 const SENT: u8 = 0x80;
-/// The packet was retransmitted: its arrival proves nothing about either path.
+/// The packet was retransmitted: its arrival does not show over which path.
 const REPEATED: u8 = 0x40;
 /// The packet arrived.
 const ARRIVED: u8 = 0x20;
 /// Index of the path.
 const PATH: u8 = 0x07;
 
-/// How long a failed path is avoided, in times of its slowest answer; doubles with each failure in a row.
+/// Factor from the path's slowest answer to the time for which a failed path is avoided; doubles with each failure in a row.
 const AVOIDED: u32 = 8;
 /// Limit of these doublings.
 const MAX_FAILURES: u8 = 6;
-/// How much slower than the slowest measured path an unmeasured one may be.
+/// Factor from the slowest answer of the measured paths to that of an unmeasured path.
 const UNMEASURED: u32 = 8;
 /// A path with a longer queue than the others carries one packet in this many turns.
 const SLOW_TURNS: u8 = 8;
 /// Queues that differ by less count as equal.
 const EQUAL_QUEUE: Duration = Duration::from_micros(2);
 
-/// What has arrived over one path.
+/// Measurements and state of one path.
 #[derive(Clone, Copy, Debug)]
 struct Delivery {
     rtt: RttEstimator,
-    /// Number after the highest packet that arrived over it.
+    /// Number after the highest packet that arrived over the path.
     end: u64,
-    /// When a packet that was sent once last arrived over it.
+    /// Last arrival over the path of a packet that was sent once.
     last_arrival: Instant,
-    /// The path has failed, and is avoided until then.
+    /// The path has failed, and is avoided until this time.
     avoided_until: Option<Instant>,
     failures: u8,
-    /// Only packet on a path that is avoided, or was never measured.
+    /// Packet that probes a path that is avoided, or was never measured.
     probe: Option<u64>,
-    /// Whether its queue is longer than those of others.
+    /// Whether the path's queue is longer than those of others.
     is_slow: bool,
-    /// Turns since it carried a packet.
+    /// Turns since the path carried a packet.
     skipped: u8,
 }
 
@@ -132,7 +132,7 @@ impl Spray {
         next.map_or_else(|| self.usable(None), |(path, _)| path)
     }
 
-    /// Returns the path of a retransmission of packet `number`, if possible another one than before.
+    /// Returns the path of a retransmission of packet `number`; another path than before, if possible.
     pub(super) fn select_again(&self, number: u64) -> u8 {
         self.usable(self.path_of(number))
     }
@@ -149,8 +149,8 @@ impl Spray {
         live.map_or_else(longest, |(path, _)| path)
     }
 
-    /// Records that packet `number` was sent over `path`. `end` is the next packet number, which a READ moves by the packets of its answer.
-    /// `may_be_path_failure` if the packet is retransmitted, and nothing later arrived over its path before.
+    /// Records that packet `number` was sent over `path`. `end` is the next packet number, which a READ advances by the packets of its
+    /// answer. `may_be_path_failure` is set for a retransmission if no packet sent later over its path had arrived.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -273,7 +273,7 @@ impl Spray {
         self.paths[usize::from(path)].rtt.estimate().map(|rtt| rtt.latest()).or_else(unmeasured)
     }
 
-    /// Returns how much longer packet `number` may take than arrivals over other paths; `None` while nothing is measured.
+    /// Returns how much longer packet `number` may take than arrivals over other paths; `None` without a measurement.
     pub(super) fn reordering_window(&self, number: u64) -> Option<Duration> {
         let path = self.path_of(number)?;
         let others = self.turns(Some(path)).filter_map(|(_, other)| other.rtt.estimate());
@@ -281,8 +281,8 @@ impl Spray {
         Some(self.latest(path)?.saturating_sub(shortest))
     }
 
-    /// Returns until when packet `number` may still arrive after its time is over. A path keeps its order: while packets sent before still
-    /// arrive over it, its queue may only have grown.
+    /// Returns until when packet `number` may arrive after its time has passed. A path keeps its order: while earlier packets arrive over
+    /// it, the cause may be a longer queue.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn may_arrive_until(&self, number: u64) -> Option<Instant> {
         let path = self.delivery(number)?;
@@ -331,7 +331,7 @@ mod tests {
         }
     }
 
-    /// Returns four paths of 10, 20, 30 and 40 µs, measured by one packet each.
+    /// Returns four paths with round trips of 10, 20, 30 and 40 µs, measured by one packet each.
     fn measured() -> Spray {
         let mut spray = Spray::new(4);
         for number in 0..4 {
@@ -365,7 +365,7 @@ mod tests {
         for number in 5..9 {
             send(&mut spray, number, 50);
         }
-        // Packet 5 took path 1.
+        // Packet 5 was sent over path 1.
         let other = spray.select_again(5);
         assert_ne!(other, 1);
         spray.on_sent(5, 6, other, true, micros(100));

@@ -16,7 +16,7 @@ pub(super) struct Timers {
 /// Retransmission timer of the oldest packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RetransmissionTimer {
-    /// ACK timeout of the queue pair; `None` never expires.
+    /// ACK timeout of the queue pair; with `None` the timer never expires.
     timeout: Option<Duration>,
     deadline: Option<Instant>,
     /// Timeouts in a row, at most [`MAX_BACKOFF`].
@@ -25,7 +25,7 @@ pub(super) struct RetransmissionTimer {
     stale_restarts: u8,
 }
 
-/// Tail loss probe: a packet is retransmitted if nothing was answered for two round trips.
+/// Tail loss probe: a packet is retransmitted if no answer has arrived for two round trips.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TailLossProbe {
     due: Option<Instant>,
@@ -38,13 +38,13 @@ impl Timers {
         self.probe.stop();
     }
 
-    /// Returns whether the peer is given time after an RNR NAK.
+    /// Returns whether an RNR timer is running.
     #[inline]
     pub(super) const fn is_receiver_not_ready(&self) -> bool {
         self.rnr_until.is_some()
     }
 
-    /// Gives the peer time until `until`, after an RNR NAK.
+    /// Delays all requests until `until`, after an RNR NAK.
     pub(super) const fn wait_for_receive(&mut self, until: Instant) {
         self.rnr_until = Some(until);
     }
@@ -53,7 +53,7 @@ impl Timers {
         self.rnr_until = None;
     }
 
-    /// Returns whether the peer is still given time at `now`.
+    /// Clears an expired RNR timer. Returns whether it is still running at `now`.
     pub(super) fn poll_receiver(&mut self, now: Instant) -> bool {
         self.rnr_until = self.rnr_until.filter(|&until| until > now);
         self.rnr_until.is_some()
@@ -71,8 +71,8 @@ impl RetransmissionTimer {
         self.timeout = timeout;
     }
 
-    /// Returns the time that an answer may take from now on. It doubles after each timeout, up to the 4 `T` within which a requester must
-    /// detect one (IBA 9.7.6.1.3): a slow peer gets time before all retries are spent.
+    /// Returns the time within which an answer must arrive. It doubles after each timeout, up to the 4 `T` within which a requester must
+    /// detect one (IBA 9.7.6.1.3). So a slow peer can answer before all retries are used.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -88,7 +88,7 @@ impl RetransmissionTimer {
         self.deadline = self.deadline.or_else(|| self.wait().map(|wait| now + wait));
     }
 
-    /// Restarts the timer if an answer `is_awaiting`, and stops it otherwise.
+    /// Restarts the timer if an answer is outstanding (`is_awaiting`), and stops it otherwise.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn restart(&mut self, is_awaiting: bool, now: Instant) {
         self.deadline = self.wait().filter(|_| is_awaiting).map(|wait| now + wait);
@@ -116,7 +116,7 @@ impl RetransmissionTimer {
         self.stale_restarts = 0;
     }
 
-    /// Doubles the time that an answer may take, at most [`MAX_BACKOFF`] times.
+    /// Doubles the time within which an answer must arrive, at most [`MAX_BACKOFF`] times.
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is at most MAX_BACKOFF + 1")]
     pub(super) fn back_off(&mut self) {
         self.backoff = (self.backoff + 1).min(MAX_BACKOFF);
@@ -132,8 +132,8 @@ impl RetransmissionTimer {
         self.backoff > 0
     }
 
-    /// Restarts the timer after a stale answer, which shows that the peer is alive, once a quarter of its time has passed. Restarts are
-    /// limited: a peer that answers nothing else does not respond, or another host forges its answers.
+    /// Restarts the timer after a stale answer, which shows that the peer responds, once a quarter of its time has passed. Restarts are
+    /// limited: a peer that sends only stale answers makes no progress, or another host forges them.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the count is below its limit; the wait is at most hours; adding to an `Instant` saturates"

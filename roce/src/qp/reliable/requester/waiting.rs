@@ -1,11 +1,11 @@
-//! Finds what a requester waits for when it has nothing to send now.
+//! Determines the state in which a requester waits when it has nothing to send now.
 
 use super::Requester;
 use super::limits::MAX_OUTSTANDING;
 use crate::qp::Waiting;
 
 impl Requester {
-    /// Returns what delays the next packet, apart from the pacer; `window` is the congestion window, bytes.
+    /// Returns the cause that delays the next packet, apart from the pacer; `window` is the congestion window, bytes.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "a request at the cursor does not end before `una`")]
     pub(in crate::qp) fn waits_for(&self, window: u64) -> Waiting {
@@ -31,7 +31,7 @@ impl Requester {
             Some(wqe) if !wqe.is_answered() => Waiting::Window,
             Some(wqe) if wqe.end() - self.sequence.una > MAX_OUTSTANDING => Waiting::Window,
             Some(_) if self.reads.is_full() => Waiting::Reads,
-            // The bytes that the READs return would not fit into the window.
+            // The bytes that the READs return do not fit into the window.
             Some(_) => Waiting::Window,
         }
     }

@@ -7,18 +7,18 @@ use crate::qp::wqe::Wqe;
 use crate::{FailureReason, Psn, Unreachable};
 use cc::Instant;
 
-/// Payload bytes that any path carries: the least MTU of IPv6 is 1280 (RFC 8200 5), that of Ethernet 1500.
+/// Payload bytes that fit any path: the least MTU of IPv6 is 1280 (RFC 8200 5), that of Ethernet 1500.
 const ANY_PATH: u32 = 1024;
 
-/// Requests from which the recent packet sizes are known.
+/// Requests from which the recent packet sizes are computed.
 const RECENT_REQUESTS: u32 = 8;
 
-/// Retries after which the loss of a packet is no accident.
+/// Retries after which the loss of a packet is systematic.
 const MANY_RETRIES: u8 = 3;
 
 impl Requester {
-    /// Records an answer with this PSN that is about no packet in flight. Returns whether it answers a keep-alive: the ACK has the PSN of a
-    /// SEND or WRITE, while the packet that the keep-alive repeats may be a READ.
+    /// Records an answer with this PSN, which matches no packet in flight. Returns whether it answers a keep-alive: the ACK has the PSN of
+    /// a SEND or WRITE, while the packet that the keep-alive repeats may be a READ.
     #[cold]
     pub(in crate::qp) fn record_stale(&mut self, psn: Psn) -> bool {
         let una = self.sequence.una;
@@ -33,7 +33,7 @@ impl Requester {
     #[cold]
     pub(in crate::qp) fn record_timeout(&mut self, expected: Psn) {
         self.diagnosis.record_timeout(self.sequence.una, expected);
-        // A keep-alive shows nothing new if any path carries the oldest packet.
+        // A keep-alive shows nothing new if the oldest packet fits any path.
         if self.oldest_length() > ANY_PATH {
             self.control.request_keep_alive();
         }
@@ -59,7 +59,7 @@ impl Requester {
         })
     }
 
-    /// Returns the likely reason why the peer does not answer. `icmp_error` is an ICMP error about the peer, with its time. `first` and
+    /// Returns the likely reason why the peer does not answer. `icmp_error` is an ICMP error for the peer, with its time. `first` and
     /// `expected` are the first and the next PSN expected from the peer.
     #[expect(clippy::arithmetic_side_effects, reason = "hours times 15 are far below the longest Duration")]
     pub(in crate::qp) fn why_unanswered(
@@ -69,11 +69,11 @@ impl Requester {
         [first, expected]: [Psn; 2],
     ) -> FailureReason {
         let Evidence { nak, stale, timeout, alive, expected: then, .. } = self.diagnosis.evidence();
-        // The last wait is the longest.
+        // The last timeout is the longest.
         let silence = self.timers.retransmission.wait().unwrap_or_default() * (u32::from(self.retries()) + 1);
         let is_reported_missing = nak == self.sequence.una
             || self.recovery.selective().is_some_and(|it| it.scoreboard.highest_sacked() > self.sequence.una);
-        // A peer that asks for packets is reachable.
+        // A peer that requests packets is reachable.
         let icmp_error =
             icmp_error.filter(|&(at, _)| !is_reported_missing && now.saturating_since(at) <= silence);
         if let Some((_, what)) = icmp_error {
@@ -102,7 +102,7 @@ impl Requester {
         }
     }
 
-    /// Returns whether a full packet is lost each time, while the last of its message, which any path carries, arrives after it.
+    /// Returns whether a full packet is lost each time, while the last of its message, which fits any path, arrives after it.
     fn ends_short(&self) -> bool {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.sequence.una);
         let last = oldest.and_then(|oldest| oldest.length.checked_rem(self.queue.mtu())).unwrap_or(0);
@@ -116,7 +116,7 @@ impl Requester {
     fn large_packets(&self) -> Option<FailureReason> {
         let oldest = self.queue.iter().find(|wqe| wqe.end() > self.sequence.una)?;
         let lost = self.oldest_length();
-        // Packets before it in its own message are as long.
+        // The packets before it in its own message have the same length.
         if lost <= ANY_PATH || self.sequence.una > oldest.first {
             return None;
         }
@@ -126,7 +126,7 @@ impl Requester {
             before.fold((0, 0), |(count, largest), length| (count + 1, length.max(largest)));
         let arrived = match count {
             RECENT_REQUESTS.. => largest,
-            // No packet is larger than everything that arrived.
+            // No packet is larger than all bytes that arrived.
             _ if !oldest.is_answered() => u32::try_from(self.queue.bytes_before(self.sequence.una)).ok()?,
             _ => return None,
         };

@@ -1,4 +1,4 @@
-//! A request packet, and what executing it needs.
+//! A request packet, and the context that executes it.
 
 use crate::qp::{Context, Identity};
 use crate::wire::Bth;
@@ -30,7 +30,7 @@ impl<M> Arrival<'_, '_, M> {
         self.payload.len() as u32
     }
 
-    /// Returns whether the sender runs DCTCP, which must learn of each change of the mark.
+    /// Returns whether the sender runs DCTCP, which needs an acknowledgement at each change of the mark.
     pub(super) const fn wants_exact_echo(&self) -> bool {
         self.bth.congestion & Bth::EXACT_ECHO != 0
     }

@@ -1,4 +1,4 @@
-//! The checks of a request packet, in the order in which they are made (IBA 9.7.4.1).
+//! The checks of a request packet, in order (IBA 9.7.4.1).
 
 use super::arrival::Rights;
 use super::message::Message;
@@ -53,7 +53,7 @@ fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
         Operation::WriteFirst(_) | Operation::WriteOnly(..) | Operation::AtomicWrite(_) => {
             Access::REMOTE_WRITE
         }
-        // Memory of this side does not persist when the power fails.
+        // Memory of this host does not persist after a power failure.
         Operation::Flush(feth, _) if feth.is_persistent() => {
             return Err(Refusal::invalid(Discard::RemoteAccess));
         }
@@ -65,7 +65,7 @@ fn check_right(operation: Operation, access: Access) -> Result<(), Refusal> {
     if access.contains(needs) { Ok(()) } else { Err(Refusal::invalid(Discard::RemoteAccess)) }
 }
 
-/// Checks that an RDMA range is in its region, which allows the access. No bytes need no region (IBA 9.7.4.1.4). Returns the range.
+/// Checks that an RDMA range is in its region, which allows the access. An empty range needs no region (IBA 9.7.4.1.4). Returns the range.
 #[inline(always)]
 pub(super) fn check_range(
     reth: Reth,
@@ -85,7 +85,7 @@ pub(super) fn check_range(
         .map_err(|error| Refusal::access(error.discard()))
 }
 
-/// Checks that a WRITE has exactly the bytes that it announced (IBA 9.7.4.1.6).
+/// Checks that a WRITE has exactly the bytes that its RETH announced (IBA 9.7.4.1.6).
 #[inline(always)]
 #[expect(clippy::arithmetic_side_effects, reason = "the sum of two 32-bit numbers fits into 64 bits")]
 pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: bool) -> Result<(), Refusal> {
@@ -95,7 +95,7 @@ pub(super) fn check_write_length(reth: Reth, received: u32, length: u32, ends: b
     if fits { Ok(()) } else { Err(Refusal::invalid(Discard::Length)) }
 }
 
-/// Checks that a SEND fits its receive buffers, and is no longer than a message may be (IBA 9.7.4.1.6).
+/// Checks that a SEND fits its receive buffers, and does not exceed the longest message (IBA 9.7.4.1.6).
 #[expect(clippy::arithmetic_side_effects, reason = "a message has at most 2^31 bytes, a packet at most 4096")]
 pub(super) fn check_room(request: &RecvRequest, received: u32, length: u32) -> Result<(), Refusal> {
     if received + length <= buffers::room(&request.buffers) {

@@ -12,7 +12,7 @@ use crate::qp::{
 use crate::wire::{Feth, Immediate, NakCode, Operation, Reth, SendTail, Syndrome};
 use crate::{Access, AccessError, Discard, Memory, Psn, Rkey, Slice};
 
-/// What a message delivers apart from its bytes.
+/// The parts of a message that are not its bytes.
 #[derive(Clone, Copy)]
 struct Extra {
     immediate: Option<Immediate>,
@@ -125,8 +125,8 @@ impl Responder {
                     && let Kind::Read(_, first) = resource.kind
                 {
                     let rest = rest(first, index, arrival.rights.mtu);
-                    // A peer that offers selective repeat may request part of an answer before this side has accepted, if another
-                    // acceptance misled it.
+                    // A peer that offers selective repeat may request part of an answer before this side has accepted, if it has
+                    // received a wrong acceptance.
                     if self.reorder.is_none() && reth == rest {
                         resource.answer_from(index);
                     } else if self.recovery != LossRecovery::GoBackN {
@@ -171,9 +171,10 @@ impl Responder {
         }
     }
 
-    /// Returns whether the ACK of a duplicate is withheld: a READ of several packets follows, whose responses may be in flight, and the
-    /// ACK would arrive too late (see `drop_implied`). A peer that misses an ACK requests that READ again as well, and its response
-    /// acknowledges. A peer whose window has no room for the READ goes back once more, to a packet that is not newer, and gets an ACK.
+    /// Returns whether the ACK of a duplicate is withheld: a READ of several packets follows, whose responses may be in flight, and the ACK
+    /// would arrive after them (see `drop_implied`). A peer that needs the ACK also requests that READ again, and its response
+    /// acknowledges. If the peer's window has no room for the READ, the peer goes back once more, to a packet that is not newer, and gets
+    /// an ACK.
     fn is_withheld(&mut self, psn: Psn) -> bool {
         let is_first =
             psn.distance(self.withheld) > 0 && self.resources.has_long_read_after(psn, self.expected);
@@ -272,7 +273,7 @@ impl Responder {
         }
         if length > 0 {
             let address = reth.address + u64::from(received);
-            // Checked for each packet: the region may be gone since the first.
+            // Checked for each packet: the region may have been deregistered since the first.
             let Identity { pd, qpn, .. } = *arrival.identity;
             let regions = &arrival.context.regions;
             let slice = match range {
@@ -347,7 +348,7 @@ impl Responder {
         Ok(())
     }
 
-    /// Records a request of one packet that was executed, so that it is answered, again if it is repeated.
+    /// Records an executed request with an answer of one packet, so that it is answered, and answered again if it is a duplicate.
     fn answer_at_once<M>(&mut self, kind: Kind, arrival: &Arrival<'_, '_, M>) {
         self.count_message();
         self.record(kind, 1, arrival);
@@ -365,7 +366,7 @@ impl Responder {
     /// Makes an RNR NAK due, because no receive is posted (IBA 9.7.5.2.8).
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     fn not_ready(&mut self, context: &mut Context<'_>) -> Refusal {
-        // Packets after this one are no gap to report.
+        // The packets after this one reveal no other gap.
         self.nak_sent = true;
         context.counters.rnr_naks_sent += 1;
         self.pending_acknowledge =

@@ -32,7 +32,7 @@ use resources::Resources;
 /// End-to-end credits are not counted (IBA 9.7.7.2).
 const NO_CREDITS: u8 = 31;
 
-/// Pending answer after all READ responses and atomics. One is enough: an acknowledgement covers everything before it, and nothing is
+/// Pending answer after all READ responses and atomics. One is sufficient: an acknowledgement covers all packets before it, and nothing is
 /// executed after a NAK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PendingAcknowledge {
@@ -40,7 +40,7 @@ enum PendingAcknowledge {
     Acknowledge,
     /// Acknowledges from this duplicate up to the next READ or atomic.
     AcknowledgeDuplicate(Psn),
-    /// The same for a duplicate without payload: a keep-alive, which tests whether small packets pass where READ responses do not.
+    /// The same for a duplicate without payload: a keep-alive, which tests whether small packets arrive where READ responses do not.
     ReplyToKeepAlive(Psn),
     /// NAK for this packet.
     Nak(Psn, Syndrome),
@@ -51,13 +51,13 @@ enum PendingAcknowledge {
 pub(super) struct Responder {
     queue: ReceiveQueue,
     expected: Psn,
-    /// Last SEND or WRITE packet executed. Only such a PSN may be in an ACK: Linux's requester completes a READ or an atomic, without data,
-    /// when an ACK has its PSN.
+    /// Last SEND or WRITE packet executed. Only such a PSN may be in an ACK: on an ACK with the PSN of a READ or an atomic, Linux's
+    /// requester completes it without data.
     acknowledgeable: Psn,
     first: Psn,
     /// Messages completed, modulo 2^24.
     msn: u32,
-    /// The gap, or the missing receive, at `expected` was reported: once is enough (IBA 9.7.5.2.8).
+    /// The gap, or the missing receive, at `expected` was reported. One report is sufficient (IBA 9.7.5.2.8).
     nak_sent: bool,
     message: Option<Message>,
     resources: Resources,
@@ -178,8 +178,8 @@ impl Responder {
             Some(PendingAcknowledge::Nak(psn, Syndrome::Nak(NakCode::RemoteAccessError)));
     }
 
-    /// Returns the PSN of an ACK of everything executed so far. A peer with selective repeat is Ferroce: its READs and atomics are
-    /// completed by their responses alone, and an ACK with the PSN of one means that the response before it was lost.
+    /// Returns the PSN of an ACK of everything executed so far. A peer with selective repeat is Ferroce: only the responses complete its
+    /// READs and atomics, and an ACK with the PSN of one means that the response before it was lost.
     const fn newest(&self) -> Psn {
         if self.reorder.is_some() { self.expected.plus(Psn::CIRCLE - 1) } else { self.acknowledgeable }
     }

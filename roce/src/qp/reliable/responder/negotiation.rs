@@ -8,13 +8,13 @@ use crate::{Discard, Psn};
 use alloc::boxed::Box;
 
 impl Responder {
-    /// Handles an offer of selective repeat; `psn` is the oldest packet that the peer has not seen acknowledged. From now on early packets
-    /// are held, and an acceptance is due, which repeats `first_received`. A repeated offer is accepted again: the acceptance may have been
-    /// lost.
+    /// Handles an offer of selective repeat; `psn` is the oldest packet whose acknowledgement the peer has not received. From now on early
+    /// packets are held, and an acceptance is due, which repeats `first_received`. A repeated offer is accepted again, because the
+    /// acceptance may have been lost.
     ///
     /// # Errors
-    /// Returns [`Discard::Opcode`] if this side uses go-back-N only, and [`Discard::StaleOffer`] if the peer cannot miss an acknowledgement
-    /// of that packet now.
+    /// Returns [`Discard::Opcode`] if this side uses go-back-N only, and [`Discard::StaleOffer`] if `psn` cannot be the peer's oldest
+    /// unacknowledged packet.
     pub(in crate::qp) fn on_offer(&mut self, psn: Psn, first_received: Psn) -> Result<(), Discard> {
         if self.recovery == LossRecovery::GoBackN {
             return Err(Discard::Opcode);
@@ -24,7 +24,7 @@ impl Responder {
         }
         let reorder = self.reorder.get_or_insert_with(|| Box::new(Reorder::new(self.expected)));
         reorder.acceptance = Some(first_received);
-        // It follows the acceptance, and reports what the peer missed meanwhile.
+        // The acknowledgement follows the acceptance, and repeats what the peer may not have received.
         self.pending_acknowledge = self.pending_acknowledge.or(Some(PendingAcknowledge::Acknowledge));
         Ok(())
     }
@@ -40,7 +40,7 @@ impl Responder {
             reorder.acceptance = None;
         }
         if is_idle && self.pending_acknowledge == Some(PendingAcknowledge::Acknowledge) {
-            // No packet has arrived yet that it could acknowledge.
+            // No packet has arrived that it could acknowledge.
             self.pending_acknowledge = None;
         }
     }

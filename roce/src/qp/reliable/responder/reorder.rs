@@ -18,7 +18,7 @@ const MAX_HELD: usize = 2 << 20;
 
 /// Time since the last use after which memory without packets is freed.
 const UNUSED_AFTER: Duration = Duration::from_millis(10);
-/// The same for memory with packets: the peer has stopped, or will send them again.
+/// Time since the last use after which memory with packets is freed: the peer has stopped, or retransmits them.
 const STALLED_AFTER: Duration = Duration::from_secs(1);
 
 /// Early packet without its payload.
@@ -58,14 +58,14 @@ impl Payloads {
     }
 }
 
-/// Early packets that are held. The memory grows with them, within the endpoint's budget, and is kept for a while.
+/// Early packets that are held. The memory grows with them, within the endpoint's budget, and is freed when it was not used for a while.
 #[derive(Debug)]
 pub(super) struct Reorder {
-    /// Missing packet, while something is held.
+    /// Missing packet, while packets are held.
     base: Psn,
     held: Ring,
     count: u32,
-    /// Distance from `base` to after the farthest packet that was ever held.
+    /// Distance from `base` to after the farthest packet ever held.
     end: u32,
     /// Packets by PSN modulo the length, which is a power of two.
     packets: Vec<Option<EarlyPacket>>,
@@ -128,7 +128,7 @@ impl Reorder {
     /// Returns the distance of the first group with unreported arrivals, in units of 64 PSNs.
     fn ahead(&self) -> u8 {
         let rotated = self.unreported.rotate_right((number(self.base) / 64 % 64) as u32);
-        // Groups are aligned in the ring. A report begins with the missing packet, up to 63 PSNs before the group.
+        // Groups are aligned in the ring. A report begins at the missing packet, up to 63 PSNs before the group.
         if rotated == 0 { 0 } else { (rotated.trailing_zeros().saturating_sub(1)) as u8 }
     }
 
@@ -138,7 +138,7 @@ impl Reorder {
         reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"
     )]
     pub(super) fn on_report_sent(&mut self) -> bool {
-        // A report has 128 packets. If they begin within a group, that one and the next are reported to their ends, the third is not.
+        // A report covers 128 packets. If they begin within a group, it covers that group and the next to their ends, but not the third.
         let first = (number(self.base) + 64 * u64::from(self.ahead())) / 64;
         for group in [first, first + 1] {
             self.unreported &= !(1 << (group % 64));
@@ -153,13 +153,13 @@ impl Reorder {
             (self.base, self.end, self.unreported) = (expected, 0, 0);
             return;
         }
-        // A READ may take half the PSN space, which `Psn::distance` would count back.
+        // A READ may use half the PSN space, for which `Psn::distance` would be negative.
         let by = expected.get().wrapping_sub(self.base.get()) & (Psn::CIRCLE - 1);
         if by == 0 {
             return;
         }
         let (from, to) = (number(self.base), number(self.base) + u64::from(by));
-        // Only the first PSN of a READ's answer is a request's. What a peer sent with the others is never executed.
+        // Only the first PSN of a READ's answer is a request's. Held packets with the other PSNs are never executed.
         (0..by.min(self.end)).for_each(|ahead| self.forget(self.base.plus(ahead)));
         for group in (from / 64)..(to / 64).min(from / 64 + 64) {
             self.unreported &= !(1 << (group % 64));
@@ -173,7 +173,7 @@ impl Reorder {
         psn.get() as usize & (self.packets.len() - 1)
     }
 
-    /// Makes room for `count` packets from `base` on. Returns false if the budget is used up.
+    /// Makes room for `count` packets from `base` on. Returns false if the budget is exhausted.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -379,7 +379,8 @@ impl Responder {
         Ok(())
     }
 
-    /// Answers again part of a READ that was executed before: `requested` must be whole packets of `rest`, the answer from `psn` on.
+    /// Repeats part of the answer to a READ that was executed before: `requested` must be whole packets of `rest`, the answer from `psn`
+    /// on.
     pub(super) fn answer_part(&mut self, psn: Psn, requested: Reth, rest: Reth, mtu: u32) {
         let begins = (requested.address, requested.rkey) == (rest.address, rest.rkey);
         let ends = requested.length == rest.length
@@ -411,7 +412,7 @@ impl Responder {
         let outcome = self.execute_held(&mut reorder, arrival);
         self.reorder = Some(reorder);
         match outcome {
-            // That packet will be retransmitted; the one that has just arrived was executed.
+            // The held packet will be retransmitted; the packet that has just arrived was executed.
             Err(Refusal::Drop(_)) => Ok(()),
             outcome => outcome,
         }
@@ -446,7 +447,7 @@ mod tests {
     use super::*;
     use crate::Qpn;
 
-    /// A READ of 2 GiB in packets of 256 bytes takes half the circle, and its peer sent a packet with one of the answer's PSNs.
+    /// A READ of 2 GiB in packets of 256 bytes uses half the PSN space. The peer sends a packet with one of the answer's PSNs.
     #[test]
     fn nothing_is_held_behind_the_longest_read() {
         let psn = Psn::new(5);
@@ -458,7 +459,7 @@ mod tests {
         let behind = Psn::new(Psn::CIRCLE / 2);
         reorder.advance_to(behind);
         assert_eq!((reorder.base, reorder.count, reorder.report()), (behind, 0, None));
-        // The places of the dropped packet are free again.
+        // The slots of the dropped packet are free again.
         let bth = Bth { psn: behind.plus(5), ..bth };
         assert_eq!(
             reorder.hold(EarlyPacket { bth, ..early }, &[2; 256], &mut memory, Instant::ZERO),

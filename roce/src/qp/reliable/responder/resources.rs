@@ -5,12 +5,12 @@ use crate::{PdId, Psn};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// What answering a READ or an atomic again needs.
+/// State that is necessary to answer a READ or an atomic again.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// READ. A duplicate is executed anew: it reads the bytes that are there then (IBA 9.7.5.1). The domain is that of the memory.
+    /// READ. A duplicate is executed again, and reads the bytes at that time (IBA 9.7.5.1). The domain is that of the memory.
     Read(PdId, Reth),
-    /// Atomic, with the original value: it must not execute twice.
+    /// Atomic, with the original value, because it must not execute twice.
     Atomic(u64),
     /// ATOMIC WRITE or FLUSH, which has no result.
     Done,
@@ -29,7 +29,7 @@ pub(super) struct Resource {
     pub(super) acknowledgeable: Psn,
     /// The BTH's congestion byte of the answer's first packet, which acknowledges all requests before this one.
     congestion: u8,
-    /// Packets of the answer still to send are `next..packets`, of a round that began at `from`.
+    /// Packets of the answer to send: `next..packets`, of a round that began at `from`.
     pub(super) from: u32,
     pub(super) next: u32,
     /// The answer was sent completely at least once.
@@ -91,7 +91,7 @@ struct PartialResponse {
     end: u32,
 }
 
-/// Limit of the parts that wait. A peer that requests more at once requests the rest again.
+/// Limit of the pending parts. A peer that requests more at once must request the rest again.
 const MAX_PARTIAL_RESPONSES: usize = 64;
 
 /// Next packet of an answer.
@@ -135,8 +135,8 @@ impl Resources {
         }
     }
 
-    /// Returns whether one more request may be accepted. A full list drops its oldest, whose answer the peer must have before it requests
-    /// more. If that answer was never sent completely, the peer requests more than was agreed.
+    /// Returns whether one more request may be accepted. A full list drops its oldest, whose answer the peer must receive before it
+    /// requests more. If that answer was never sent completely, the peer exceeds the agreed limit.
     #[expect(clippy::arithmetic_side_effects, reason = "the length of a list in memory is far below 2^64")]
     pub(super) fn has_room(&self) -> bool {
         let above = (self.list.len() + 1).saturating_sub(self.limit);
@@ -145,7 +145,7 @@ impl Resources {
 
     pub(super) fn push(&mut self, resource: Resource) {
         debug_assert!(self.has_room());
-        // There are more than the limit if it was lowered.
+        // The list is longer than the limit if the limit was lowered.
         while self.list.len() >= self.limit.max(1) {
             self.forget_oldest();
         }
@@ -163,7 +163,7 @@ impl Resources {
         !self.partial_responses.is_empty() || self.due < self.list.len() && self.due().is_some()
     }
 
-    /// Returns the part that is requested again, and otherwise the oldest due answer.
+    /// Returns the part that is requested again; without one, the oldest due answer.
     pub(super) fn due(&self) -> Option<DueResponse> {
         if let Some(&PartialResponse { first, from, next, end }) = self.partial_responses.first()
             && let Some(&Resource { kind, msn, .. }) =
@@ -215,16 +215,16 @@ impl Resources {
 
     /// Returns the resources that do not end before `psn`, newest first.
     fn after(&self, psn: Psn, expected: Psn) -> impl Iterator<Item = &Resource> {
-        // Counted back from `expected`: the list may reach farther back than `Psn::distance`.
+        // Distances are backwards from `expected`, because the list may reach farther back than `Psn::distance`.
         let behind = move |psn: Psn| expected.get().wrapping_sub(psn.get()) & (Psn::CIRCLE - 1);
         let is_after =
             move |resource: &&Resource| behind(resource.first.plus(resource.packets)) < behind(psn);
         self.list.iter().rev().take_while(is_after)
     }
 
-    /// Answers `packets` packets from `psn` on again, and nothing more. Packets that were never sent are due anyway: if they were sent here
-    /// first, the peer could have the whole answer, and request more, before it counts as answered. Packets that were already requested
-    /// again are due, too.
+    /// Repeats `packets` packets of an answer from `psn` on. Packets that were never sent stay due: if they were sent here first, the peer
+    /// could have the whole answer, and request more, before the answer counts as complete. Packets that were already requested again stay
+    /// due, too.
     #[expect(clippy::arithmetic_side_effects, reason = "two messages have at most 2^31 bytes each")]
     pub(super) fn part(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));

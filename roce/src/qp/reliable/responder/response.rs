@@ -17,7 +17,8 @@ pub(in crate::qp) struct PlannedResponse {
     pub(in crate::qp) congestion: u8,
     /// Early packets that are held, with selective repeat. `psn` is then the missing one, and `operation` is not sent.
     pub(in crate::qp) held: Option<(u8, u128)>,
-    /// Registered memory that a READ response carries. Each packet checks the region anew: it may be gone since the request arrived.
+    /// Registered memory that a READ response carries. Each packet checks the region again: it may have been deregistered since the request
+    /// arrived.
     pub(in crate::qp) read: Option<(PdId, Reth)>,
 }
 
@@ -27,8 +28,8 @@ impl Responder {
         self.pending_acknowledge.is_some() || self.echo.due().is_some() || self.resources.has_due()
     }
 
-    /// Returns the next answer. READ responses and atomics are first, in order: an acknowledgement that overtook one would imply
-    /// that it was lost.
+    /// Returns the next answer. READ responses and atomics are first, in order: an acknowledgement sent before one would imply that it was
+    /// lost.
     #[expect(clippy::arithmetic_side_effects, reason = "a round goes from `from` by way of `next` to `end`")]
     pub(in crate::qp) fn plan(&self, mtu: u32) -> Option<PlannedResponse> {
         let Some(due) = self.resources.due() else { return self.plan_acknowledge() };
@@ -112,15 +113,15 @@ impl Responder {
     }
 
     /// Returns the PSN of the last SEND or WRITE before the READ or atomic that follows a duplicate, and the MSN then. A later PSN would
-    /// tell the peer that it has the answer to that READ or atomic.
+    /// acknowledge that READ or atomic as answered.
     fn executed_with(&self, duplicate: Psn) -> (Psn, u32) {
         let next = self.resources.next_after(duplicate, self.expected);
         next.map_or((self.newest(), self.msn), |next| (next.acknowledgeable, next.msn_before()))
     }
 
     /// Drops a pending acknowledgement that the answer to a READ or atomic, just sent with this PSN, implies (IBA 9.7.5.1.2). Linux's
-    /// requester ends a READ without the rest of its data if an older ACK arrives between its responses. An older NAK is too late. With
-    /// selective repeat the pending answer stays, because it reports what is held.
+    /// requester ends a READ without the rest of its data if an older ACK arrives between its responses. An older NAK would be obsolete.
+    /// With selective repeat the pending answer stays, because it reports the held packets.
     fn drop_implied(&mut self, psn: Psn) {
         let before = match self.pending_acknowledge {
             None | Some(PendingAcknowledge::ReplyToKeepAlive(_)) => return,
@@ -157,7 +158,7 @@ impl Responder {
     }
 }
 
-/// Returns an ACK or NAK that reports nothing else.
+/// Returns a plan for an ACK or NAK without a report of held packets.
 #[inline]
 const fn plain(aeth: Aeth, psn: Psn, congestion: u8) -> PlannedResponse {
     PlannedResponse { operation: Operation::Acknowledge(aeth), psn, congestion, held: None, read: None }

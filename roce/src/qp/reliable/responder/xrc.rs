@@ -43,7 +43,7 @@ impl Responder {
         if self.message.is_some() && self.queue.resolved() != Some(&resolved) {
             return Err(Refusal::invalid(Discard::Sequence));
         }
-        // A packet would be acknowledged and its completion lost (IBA 10.2.6).
+        // Otherwise a packet would be acknowledged and its completion lost (IBA 10.2.6).
         if arrival.context.cqs.overflowed(resolved.cq) {
             return Err(Refusal::operational(CompletionStatus::Flushed));
         }

@@ -1,5 +1,5 @@
-//! Changes the algorithm of a queue pair, as [`Policy`] decides, or to DCQCN once the peer answers marks. Each algorithm runs with the
-//! measured base round trip.
+//! Changes the algorithm of a queue pair, as [`Policy`] decides, or to DCQCN once the peer answers marks. Each algorithm uses the measured
+//! base round trip.
 
 use super::base_rtt::BaseRtt;
 use super::pacing::Flow;
@@ -33,7 +33,8 @@ impl CongestionControl {
         };
         let window = self.window().unwrap_or(u64::MAX);
         let enables_ect = self.take_over(&settings, sequence);
-        // The flow goes on at the rate at which its window was sent: many that begin together would overload their link again.
+        // The flow continues at the rate at which its window was sent, because many flows that start together would overload their link
+        // again.
         if let (Some(rtt), Some(flow)) = (rtt, &mut self.flow) {
             flow.algorithm_mut().continue_at(Rate::of(window, rtt));
             flow.begin_turn();
@@ -51,9 +52,9 @@ impl CongestionControl {
         if settings.in_band.is_some() {
             telemetry.prober.only_unacknowledged();
         }
-        // Its parameters were checked before RTS, a rate from telemetry when it arrived.
+        // Its parameters were checked before RTS, and a rate from telemetry on arrival.
         let Ok(algorithm) = to.build() else { return false };
-        // Receivers of datagrams keep no setup.
+        // Receivers of datagrams store no setup.
         if telemetry.queue_key.is_none() {
             telemetry.sampler = Sampler::new(&to, settings);
         }
@@ -61,7 +62,7 @@ impl CongestionControl {
         telemetry.policy.take_over(to, settings.algorithm);
         if let Some(flow) = &mut self.flow {
             let mut better = Flow::new(algorithm);
-            // The new algorithm must know which packets are in flight.
+            // The new algorithm needs the newest packet in flight.
             if let Some(newest) = sequence.next.checked_sub(1) {
                 better.algorithm_mut().on_send(Instant::ZERO, newest, 0);
             }
@@ -70,8 +71,8 @@ impl CongestionControl {
         to.wants_ecn()
     }
 
-    /// Stops probing, because no probe was answered with telemetry. A queue pair with a fixed window then has no state that its packets pay
-    /// for.
+    /// Stops probing, because no probe was answered with telemetry. If the window is fixed, the telemetry state is freed, so that the
+    /// packets of the queue pair do not use it.
     #[cold]
     pub(super) fn stop_probing(&mut self) {
         let is_fixed = matches!(self.algorithm(), Some(Algorithm::Fixed(_)));
@@ -84,14 +85,14 @@ impl CongestionControl {
         }
     }
 
-    /// Replaces a fixed window, which was only a start, by DCQCN, because the peer answers marks. DCQCN starts at the rate of that window,
-    /// and its own window is never larger.
+    /// Replaces an initial fixed window by DCQCN, because the peer answers marks. DCQCN starts at the rate of that window, and its own
+    /// window is never larger.
     pub(super) fn switch_to_dcqcn(&mut self) {
         let (Some(flow), Some(dcqcn)) = (&self.flow, &self.by_marks) else { return };
         let (Algorithm::Fixed(fixed), Some((last, least))) = (flow.algorithm(), flow.round_trip()) else {
             return;
         };
-        // At first, less than the window may be in flight.
+        // At first, fewer bytes than the window may be in flight.
         let [rate, highest] = [Rate::of(flow.window(), last), Rate::of(fixed.window(), least)];
         let algorithm = CongestionAlgorithm::Dcqcn(**dcqcn).at_line_rate(highest.min(dcqcn.line_rate));
         self.run(&algorithm.at_base_rtt(least));
@@ -100,15 +101,15 @@ impl CongestionControl {
         }
     }
 
-    /// Changes to the substitute if telemetry is missing; data or a probe sent at `sent` was acknowledged. Returns whether packets
-    /// must be ECN-capable from now on.
+    /// Changes to the substitute if telemetry is missing; data or a probe sent at `sent` was acknowledged. Returns whether packets must be
+    /// ECN-capable from now on.
     #[inline]
     pub(super) fn check_telemetry(&mut self, sent: Instant) -> bool {
         let Some(telemetry) = &self.telemetry else { return false };
         telemetry.policy.is_missing(sent) && self.substitute()
     }
 
-    /// Changes to the substitute, unless it runs. Returns whether packets must be ECN-capable from now on.
+    /// Changes to the substitute, unless it is in use. Returns whether packets must be ECN-capable from now on.
     pub(super) fn substitute(&mut self) -> bool {
         let policy = self.telemetry.as_mut().map(|telemetry| &mut telemetry.policy);
         let Some(substitute) = policy.and_then(Policy::on_missing) else { return false };
@@ -116,7 +117,7 @@ impl CongestionControl {
         substitute.wants_ecn()
     }
 
-    /// Restarts the algorithm that computes with telemetry, if the substitute runs, because telemetry has arrived.
+    /// Restarts the algorithm that computes with telemetry, if the substitute is in use, because telemetry has arrived.
     pub(super) fn on_telemetry_received(&mut self) {
         let policy = self.telemetry.as_mut().map(|telemetry| &mut telemetry.policy);
         if let Some(preferred) = policy.and_then(Policy::on_telemetry) {

@@ -1,9 +1,10 @@
-//! Measures the base round trip, for algorithms without a configured one and to verify a configured one.
+//! Measures the base round trip, for algorithms without a configured one, or to verify a configured one.
 //!
-//! While telemetry shows no queue, each round trip is one of the empty path: the value that 8 in 9 of them do not exceed counts, the delays
-//! of the hosts included, and the minimum of 10 to 20 s shows when the path has changed. Before that, and without telemetry, the minimum of
-//! the connection counts, of probes and acknowledgements alike: the queue of a delay-based algorithm must not become part of the base round
-//! trip. The queues that telemetry shows are subtracted from it: flows that begin together may never see an empty path.
+//! While telemetry shows no queue, each round trip is that of an empty path. The base round trip is then the value that 8 in 9 of them do
+//! not exceed, which includes the delays of the hosts. A minimum over 10 to 20 s shows when the path has changed. Before that, and without
+//! telemetry, the base round trip is the minimum of the connection, from probes and acknowledgements alike, because the queue of a
+//! delay-based algorithm must not become part of it. The queues that telemetry shows are subtracted from the round trip, because flows that
+//! start together may never have an empty path.
 
 use crate::CongestionNotice;
 use cc::{Instant, PathTelemetry};
@@ -11,30 +12,30 @@ use core::time::Duration;
 
 /// A queue that drains within this fraction of the round trip counts as none.
 const EMPTY: u32 = 32;
-/// Least part of a round trip that remains when the queues are subtracted. A queue that grows while a packet waits in it is longer when the
-/// packet leaves than the time for which the packet waited.
+/// Least part of a round trip that remains after the queues are subtracted. If a queue grows while a packet is in it, the queueing delay in
+/// the telemetry exceeds the delay of the packet.
 const MIN_REMAINDER: u32 = 8;
-/// Period of the minimum, which is forgotten after one to two periods if there is no queue.
+/// Period of the minimum, which is discarded after one to two periods if there is no queue.
 const PERIOD: Duration = Duration::from_secs(10);
 /// Round trips that differ by less than this fraction count as equal.
 const EQUAL_WITHIN: u32 = 16;
 /// Round trips on an empty path after which a configured value is verified.
 const VERIFIED_AFTER: u32 = 32;
-/// Allowance of delay-based algorithms beyond the minimum round trip, which the poller of a software peer often exceeds by as much.
+/// Allowance of delay-based algorithms beyond the minimum round trip. The delay of a software peer's poller is often as long.
 const POLLING: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BaseRtt {
     effective: Duration,
     is_configured: bool,
-    /// Time in which the path's queues drain, by the last telemetry and by the one before.
+    /// Time in which the path's queues drain, from the last telemetry and from the one before.
     queueing_delays: [Option<Duration>; 2],
     /// No round trip was measured since the last telemetry.
     is_new: bool,
     /// Round trip that 8 in 9 on the empty path do not exceed.
     percentile: Option<Duration>,
     samples: u32,
-    /// Minimum of this period and of the one before.
+    /// Minimum of this period, and of the one before.
     least: [Duration; 2],
     period_ends: Instant,
     notice: Option<CongestionNotice>,
@@ -65,7 +66,7 @@ impl BaseRtt {
         if by_delay { self.effective + POLLING } else { self.effective }
     }
 
-    /// Forgets all measurements, because the path has changed.
+    /// Discards all measurements, because the path has changed.
     pub(super) const fn restart(&mut self) {
         *self = Self::new(self.effective, self.is_configured);
     }
@@ -80,20 +81,20 @@ impl BaseRtt {
 
     /// Adds a round trip. Returns the base round trip to compute with if it has changed.
     pub(super) fn measure(&mut self, now: Instant, rtt: Duration) -> Option<Duration> {
-        // A packet that is the last of a long queue leaves it empty: the packet before must have found it empty, too.
+        // The last packet of a long queue leaves the queue empty, so the packet before must have found it empty, too.
         let is_empty =
             self.queueing_delays.iter().all(|wait| wait.is_some_and(|wait| wait <= self.effective / EMPTY));
-        // While there may be a queue the minimum is kept: it is the nearest to the empty path.
+        // While there may be a queue, the minimum is kept, because it is the nearest to the empty path.
         if is_empty && now >= self.period_ends {
             self.least = [Duration::MAX, self.least[0]];
             self.period_ends = now + PERIOD;
         }
-        // A later packet may have met other queues, and a configured value is compared with round trips as they are.
+        // A later packet may have found other queues, and a configured value is compared with unchanged round trips.
         let is_measured = core::mem::take(&mut self.is_new) && !self.is_configured;
         let waited = self.queueing_delays[0].filter(|_| is_measured).unwrap_or_default();
         self.least[0] = self.least[0].min(rtt.saturating_sub(waited).max(rtt / MIN_REMAINDER));
         let least = self.least[0].min(self.least[1]);
-        // A value below all round trips was another path's.
+        // A value below all round trips belongs to an earlier path.
         self.percentile = self.percentile.filter(|percentile| *percentile >= least);
         if is_empty {
             self.percentile = Some(self.percentile.map_or(rtt, |percentile| towards(percentile, rtt)));
@@ -197,7 +198,7 @@ mod tests {
         assert!(base.effective < micros(31), "one pause is not the path: {:?}", base.effective);
     }
 
-    /// 80 us of 100 were waited for, and 90 us of queue came meanwhile.
+    /// The packet waited for 80 of 100 µs, in which the queue grew to 90 µs.
     #[test]
     fn a_queue_that_grew_leaves_an_eighth_of_the_round_trip() {
         let mut base = BaseRtt::new(micros(1000), false);
@@ -230,7 +231,7 @@ mod tests {
             assert_eq!(base.notice.take(), is_wrong.then_some(expected));
             base.measure(Instant::ZERO, micros(20));
             assert_eq!(base.notice, None);
-            // A queue directly after the round trip that decided.
+            // A queue directly after the round trip that verified the value.
             let mut base = BaseRtt::new(micros(configured), true);
             empty(&mut base);
             (0..VERIFIED_AFTER).for_each(|_| _ = base.measure(Instant::ZERO, micros(20)));

@@ -8,11 +8,11 @@ use crate::wire::{Bth, Header, Opcode, Template};
 use crate::{Counters, Psn};
 use cc::Instant;
 
-/// Unanswered probes after which the first window is no longer limited if data is acknowledged: most likely the peer answers none.
+/// Unanswered probes after which the first window is no longer limited if data is acknowledged: the peer most likely answers none.
 const MAX_UNANSWERED_AT_START: u64 = 3;
 
 impl CongestionControl {
-    /// Returns whether a packet may be due; `true` may be wrong.
+    /// Returns whether a packet may be due. `true` may be wrong.
     #[inline]
     pub(crate) fn may_have_control_packets(&self, now: Instant) -> bool {
         self.notifier.is_due()
@@ -139,13 +139,13 @@ impl CongestionControl {
         {
             flow.open_window();
         }
-        // Nothing else measures unacknowledged data.
+        // No other packet measures unacknowledged data.
         let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;
         *enables_ect |= is_given_up && self.substitute();
         Some(length)
     }
 
-    /// Moves to a better path if one is wanted and nothing is in flight. Returns whether new packets must wait for that.
+    /// Moves to a better path if one is selected and nothing is in flight. Returns whether new packets are delayed until then.
     #[inline]
     pub(crate) fn migrate(
         &mut self,
@@ -171,7 +171,7 @@ impl CongestionControl {
     }
 }
 
-/// Whether the packets sent are answered.
+/// State of the acknowledgements of the packets sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InFlight {
     /// Everything sent is acknowledged.

@@ -15,7 +15,8 @@ use alloc::vec::Vec;
 use cc::{ActiveFlows, Algorithm, Instant};
 use core::net::IpAddr;
 
-/// Limit of the destinations of a queue pair. A new one replaces the one that is idle for the longest time; that one later starts anew.
+/// Limit of the destinations of a queue pair. A new one replaces the one that was idle for the longest time, which later restarts without
+/// state.
 const MAX_DESTINATIONS: usize = 128;
 
 /// State of the sending queue pair for the destinations.
@@ -61,7 +62,7 @@ impl Destinations {
     }
 
     /// Returns until when the pacer of its destination delays the next packet, which is sent `to` along `path`. Members of multicast groups
-    /// answer no probes, so only the queue pair's pacer delays packets to groups.
+    /// answer no probes, so only the queue pair's own pacer delays packets to groups.
     pub(crate) fn hold_until(
         &mut self,
         now: Instant,
@@ -134,7 +135,7 @@ impl Destinations {
                     return written;
                 }
             }
-            // A destination without an address handle sends no probe until it has another.
+            // A destination without an address handle sends no probe until it has another handle.
             due = earliest_of(due, destination.control.probe_due_at().filter(|&at| at > sender.now));
         }
         self.due = due;

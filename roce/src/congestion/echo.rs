@@ -6,7 +6,7 @@ use crate::wire::Bth;
 use smallvec::SmallVec;
 
 /// Limit of pending acknowledgements between changes of the mark. A burst with more changes is echoed less exactly: the oldest is dropped,
-/// and the next acknowledges for it as well.
+/// and the next one covers its packets.
 const MAX_WAITING: usize = 16;
 
 /// Acknowledgement of everything up to a packet whose successor has another mark.
@@ -16,12 +16,12 @@ pub(crate) struct Boundary {
     is_marked: bool,
 }
 
-/// `DCTCP.CE`, and the acknowledgements due because it changed.
+/// `DCTCP.CE`, and the acknowledgements that are due because it changed.
 #[derive(Debug, Default)]
 pub(crate) struct Echo {
     /// `DCTCP.CE`.
     is_marked: bool,
-    /// Packets executed since the last acknowledgement, or the last that became due.
+    /// Packets executed since the last acknowledgement was sent or became due.
     unacknowledged: u32,
     waiting: SmallVec<[Boundary; MAX_WAITING]>,
 }

@@ -1,12 +1,12 @@
-//! Estimates what switches omit from their telemetry. Stock Linux as an IOAM node writes queue and time, but neither transmitted bytes nor,
-//! unless it is in the namespace's data, the rate of the link.
+//! Estimates the values that switches omit from their telemetry. Stock Linux as an IOAM node writes queue and time, but no transmitted
+//! bytes. It writes the rate of the link only if the namespace's data contains it.
 //!
 //! The estimate of `txBytes` between two readings of a port depends on the queue:
-//! - a queue in both: the link was busy all the time, so it sent what its rate allows;
-//! - otherwise the link was not full. Of that time only this flow's own bytes are known, a lower bound. If they counted as everything, each
-//!   of several flows would assume that the rest of the link is free, and use it at once. So the link counts as used to just below the
-//!   target at least: HPCC++ then increases additively, and decreases by the queue that this causes. At the target itself it would decrease
-//!   all the time, and settle where its increase compensates for that.
+//! - a queue in both: the link was busy for the whole time, so it transmitted as much as its rate allows;
+//! - otherwise the link was not full, and only this flow's own bytes are known, a lower bound. If the estimate were that bound, each of
+//!   several flows would compute that the rest of the link is free, and use it at once. So the link is estimated to be used to just below
+//!   the target at least: HPCC++ then increases additively, and decreases by the queue that this causes. At the target itself it would
+//!   decrease continuously, and converge where its increase compensates for that.
 
 use crate::wire::format::{HOPS, HopReading};
 use cc::{Counter, Hop, Rate};
@@ -15,20 +15,20 @@ use core::time::Duration;
 /// Age in ns after which a reading is obsolete.
 const STALE: u64 = 1_000_000_000;
 
-/// Least share of the target that a link counts as used.
+/// Least share of the target that a link is estimated to be used.
 const BELOW_TARGET: f64 = 0.98;
 
 #[derive(Clone, Copy, Debug)]
 struct Last {
     time: Counter,
     queue: u64,
-    /// This flow's bytes until then.
+    /// This flow's bytes until the reading.
     received: u64,
     /// Estimated `txBytes`.
     sent: u64,
 }
 
-/// Ports of a path, as far as there is room, whose switches write no `txBytes`.
+/// Ports of a path whose switches write no `txBytes`, up to the length of the array.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Estimates {
     /// Payload bytes of this flow.
@@ -59,7 +59,7 @@ impl Estimates {
         }
         let received = self.received;
         let place = self.last.get_mut(index)?;
-        // A 64-bit counter, which wraps: a peer that claims 2^64 b/s wraps it in a few readings.
+        // A 64-bit counter, which wraps: with a link of 2^64 b/s it wraps after a few readings.
         let sent = place
             .map_or(0, |last| last.sent.wrapping_add(since(&last, reading, bandwidth, received, target)));
         let HopReading { time, queue, .. } = *reading;
@@ -93,7 +93,7 @@ mod tests {
 
     const RATE: Rate = Rate::from_mbps(80);
 
-    /// Returns the bytes estimated to have been sent by the second of two readings, 1 ms apart, at 10 bytes/µs.
+    /// Returns the estimate of the bytes transmitted between two readings, 1 ms apart, at 10 bytes/µs.
     fn sent(queues: [u64; 2], own: usize) -> u64 {
         let mut estimates = Estimates::default();
         let first =

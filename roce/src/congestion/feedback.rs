@@ -11,7 +11,7 @@ use crate::{Counters, Discard};
 use cc::{Ack, ActiveFlows, CongestionController, Inflight, ReceiverLink};
 
 impl CongestionControl {
-    /// Records the UDP source port of a request: another port than before is another path.
+    /// Records the UDP source port of a request: a different port is a different path.
     #[inline]
     pub(crate) fn on_request(&mut self, udp_source: u16) {
         if let Some(reporter) = self.telemetry.as_mut().and_then(|telemetry| telemetry.existing_reporter()) {
@@ -28,7 +28,7 @@ impl CongestionControl {
             || frame.header.bth().congestion & Bth::TELEMETRY != 0
     }
 
-    /// Handles a packet without telemetry and without a mark: the reporter counts its bytes, and records the path of a request.
+    /// Handles a packet without telemetry and without a mark. The reporter counts its bytes, and records the path of a request.
     #[inline(always)]
     pub(crate) fn on_plain(&mut self, is_request: bool, udp_source: u16, payload: usize) {
         if let Some(reporter) = self.telemetry.as_mut().and_then(|telemetry| telemetry.existing_reporter()) {
@@ -58,7 +58,7 @@ impl CongestionControl {
         if bth.congestion & Bth::TELEMETRY != 0 && !frame.payload.is_empty() {
             let taken = Feedback::read(frame.payload)
                 .and_then(|feedback| self.on_feedback(bth, opcode, &feedback, transport, counters));
-            // The Acknowledge itself is valid, whatever it carries.
+            // The Acknowledge itself is valid, even if its feedback is not.
             if let Err(discard) = taken {
                 counters.discard(discard);
             }
@@ -174,7 +174,7 @@ impl CongestionControl {
         Ok(())
     }
 
-    /// Handles the report of a switch that a packet of this side met congestion.
+    /// Handles the report of a switch that a packet of this side encountered congestion.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -200,7 +200,7 @@ impl CongestionControl {
         Ok(())
     }
 
-    /// Returns an acknowledgement of no bytes, for telemetry about packet `seq - 1`.
+    /// Returns an acknowledgement of no bytes, for telemetry from packet `seq - 1`.
     #[expect(clippy::arithmetic_side_effects, reason = "counts of packets stay below 2^64")]
     fn ack_of(&self, transport: &Transport<'_>, seq: u64) -> Ack {
         let mixed = self.telemetry.as_ref().filter(|telemetry| !telemetry.is_by_probes());
@@ -209,7 +209,7 @@ impl CongestionControl {
         Ack { now: transport.now, seq: seq + probes, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
     }
 
-    /// Applies a report on path `sprayed`, with spraying, otherwise on the path of all requests.
+    /// Applies a report on path `sprayed`, with spraying; otherwise on the path of all requests.
     #[expect(clippy::arithmetic_side_effects, reason = "a shared hop has at least one flow")]
     fn on_report(&mut self, ack: &Ack, sprayed: Option<u8>, report: Report) {
         // A report of 0 hops means that no switch of the path writes telemetry.
@@ -294,7 +294,7 @@ struct ProbeSample {
 }
 
 impl Telemetry {
-    /// Finds the probe that is answered. Returns `None` for a probe that compares paths, to which the answer was applied.
+    /// Finds the probe for an answer. Returns `None` for a probe that compares paths, to which the answer was applied.
     ///
     /// # Errors
     /// Returns [`Discard::Telemetry`] if no probe awaits this answer.
@@ -317,13 +317,13 @@ impl Telemetry {
         let path = self.paths.as_ref().and_then(|paths| paths.of_probe(ack.seq - 1));
         self.sampler.restart_attempts();
         if !transport.is_sending {
-            // Only probes measure unacknowledged data, and each measures the time since the one before. A reference moves by two probes
-            // that were both sent after it moved.
+            // Only probes measure unacknowledged data, and each measures the time since the one before. A reference advances after two
+            // probes that were both sent after its last advance.
             ack.seq -= 1;
         }
         if !self.is_by_probes() {
-            // Probes and packets are counted together, with each probe in its place among the data. Otherwise a reference would stay while
-            // the other count is behind.
+            // Probes and packets are counted together, with each probe at its position among the data. Otherwise a reference would not
+            // advance while the other count is behind.
             ack.seq += data.unwrap_or(transport.sequence.una);
             ack.next += transport.sequence.next;
         }

@@ -1,7 +1,7 @@
 //! Connects a queue pair to the algorithms of `cc`: pacing, telemetry and its answers, marks, path selection.
 //!
-//! A queue pair asks [`CongestionControl`] whether it may send now, how much, which telemetry its packets carry, and which packets are due
-//! apart from data and acknowledgements. It reports what was sent, acknowledged, received about the network, and lost.
+//! A queue pair asks [`CongestionControl`] whether and how much it may send, which telemetry its packets carry, and which packets are due
+//! apart from data and acknowledgements. It reports the packets sent, acknowledged and lost, and the congestion signals received.
 
 mod algorithm;
 mod base_rtt;
@@ -96,19 +96,19 @@ pub(crate) struct Progress {
     /// Payload bytes newly acknowledged.
     pub(crate) bytes: u64,
     pub(crate) rtt: Option<Duration>,
-    /// Something was lost that was not reported before.
+    /// A loss that was not reported before.
     pub(crate) lost: bool,
 }
 
 /// Congestion control of a queue pair. Rarely used parts are boxed, because most queue pairs are idle.
 #[derive(Debug)]
 pub(crate) struct CongestionControl {
-    /// Set from RTS on.
+    /// Set in RTS.
     flow: Option<Flow>,
     notifier: Notifier,
     /// Set when this side or the peer first uses telemetry.
     telemetry: Option<Box<Telemetry>>,
-    /// Replaces a fixed window once the peer answers marks.
+    /// DCQCN parameters that replace a fixed window once the peer answers marks.
     by_marks: Option<Box<DcqcnConfig>>,
     paced_until: Option<Instant>,
 }
@@ -124,7 +124,7 @@ impl CongestionControl {
         }
     }
 
-    /// Starts to seal answers with `key`, if there is one, from RTR on.
+    /// Seals answers with `key` from RTR on, if there is one.
     pub(crate) fn authenticate(&mut self, key: Option<FeedbackKey>) {
         if key.is_some() {
             self.telemetry.get_or_insert_default().auth = FeedbackAuth::new(key);
@@ -141,7 +141,7 @@ impl CongestionControl {
         qpn: Qpn,
         path: Option<&Path>,
     ) -> Result<(), ControlError> {
-        // Only telemetry can replace an unknown line rate, and an upgrade that does not wait for it cannot use it.
+        // Only telemetry can replace an unknown line rate, so an upgrade by round trip cannot use it.
         let needs_line_rate = |upgrade: &Upgrade| matches!(upgrade.when, When::RttBelow(_));
         if settings.unknown.line_rate
             && (settings.algorithm.line_rate().is_some()
@@ -199,7 +199,7 @@ impl CongestionControl {
         self.paced_until = Some(until);
     }
 
-    /// Starts a turn: window and rate are read once, for all packets of it.
+    /// Starts a turn: window and rate are read once, for all its packets.
     #[inline]
     pub(crate) fn begin_turn(&mut self) {
         self.clear_hold();
@@ -208,7 +208,7 @@ impl CongestionControl {
         }
     }
 
-    /// Ends the delay: the queue pair asks again, or has nothing more to send.
+    /// Ends the delay: the queue pair may send again, or has nothing more to send.
     #[inline]
     pub(crate) const fn clear_hold(&mut self) {
         self.paced_until = None;
@@ -253,7 +253,7 @@ impl CongestionControl {
         self.telemetry.as_ref().and_then(|telemetry| telemetry.template(path)).unwrap_or(own)
     }
 
-    /// Returns the headers of answers, which take one of the paths with spraying.
+    /// Returns the headers of answers, which use one of the paths with spraying.
     #[inline]
     pub(crate) fn answer_template<'a>(&'a self, own: &'a Template) -> &'a Template {
         let paths = self.telemetry.as_ref().and_then(|telemetry| telemetry.paths.as_ref());
@@ -284,7 +284,7 @@ impl CongestionControl {
         earliest_of(earliest_of(paced, algorithm), telemetry)
     }
 
-    /// Returns when the next probe is due if the pacer still holds back the next packet then.
+    /// Returns when the next probe is due if the pacer still delays the next packet then.
     fn probe_while_held_at(&self) -> Option<Instant> {
         self.telemetry.as_ref()?.prober.due_while_held_at()
     }
@@ -309,7 +309,7 @@ impl CongestionControl {
         carried: DataTelemetry,
     ) {
         if let Some(telemetry) = &mut self.telemetry {
-            // A READ request is answered by data, which carries no feedback.
+            // The answer to a READ request is data, which carries no feedback.
             let requests_telemetry =
                 payload > 0 && matches!(carried, DataTelemetry::Int | DataTelemetry::Format(_));
             telemetry.on_data_sent(now, payload, requests_telemetry);
@@ -320,8 +320,8 @@ impl CongestionControl {
         }
     }
 
-    /// Records a frame of unacknowledged data, a READ response or an unreliable packet. No window limits it; it is paced, and probes
-    /// measure what happens to it.
+    /// Records a frame of unacknowledged data, a READ response or an unreliable packet. No window limits it: it is paced, and probes
+    /// measure its path.
     #[inline]
     pub(crate) fn on_unacknowledged_data_sent(&mut self, now: Instant, payload: u32, frame: usize) {
         let mut rounds = 1;
@@ -330,7 +330,7 @@ impl CongestionControl {
             rounds = telemetry.rounds_in_flight();
         }
         if let Some(flow) = &mut self.flow {
-            // It has no number that an acknowledgement could contain.
+            // The frame has no number that an acknowledgement could contain.
             flow.algorithm_mut().on_send(now, 0, payload);
             flow.on_wire_unacknowledged(now, frame, rounds);
         }
@@ -344,8 +344,8 @@ impl CongestionControl {
         }
     }
 
-    /// Handles an answer that moved the window, or a loss. `is_marked` means that what is acknowledged met congestion. Returns whether
-    /// packets must be ECN-capable from now on, because another algorithm has taken over.
+    /// Handles an answer that advanced the window, or a loss. `is_marked` means that the acknowledged packets were CE-marked. Returns
+    /// whether packets must be ECN-capable from now on, because another algorithm has taken over.
     #[inline]
     pub(crate) fn on_progress(
         &mut self,
@@ -391,7 +391,7 @@ impl CongestionControl {
         self.notifier.on_packet(now, frame)
     }
 
-    /// Checks whether the connection may take another path.
+    /// Checks whether the connection may use another path.
     ///
     /// # Errors
     /// Returns [`ControlError::Format`] if the telemetry format does not fit the path.

@@ -4,7 +4,7 @@ use crate::wire::{Bth, Ecn, Frame};
 use cc::Instant;
 use core::time::Duration;
 
-/// Sends the peer at most one CNP in an interval, however many of its packets are marked.
+/// Sends the peer at most one CNP in an interval, regardless of the number of its marked packets.
 #[derive(Debug)]
 pub(super) struct Notifier {
     interval: Duration,
@@ -17,7 +17,7 @@ impl Notifier {
         Self { interval, last: None, is_due: false }
     }
 
-    /// Makes a CNP due if the packet is marked, unless it asks for an exact echo. Returns whether it is marked.
+    /// Makes a CNP due if the packet is marked, unless it requests an exact echo. Returns whether it is marked.
     #[inline]
     pub(super) fn on_packet(&mut self, now: Instant, frame: &Frame<'_>) -> bool {
         let is_marked = Ecn::from_traffic_class(frame.network.traffic_class()) == Ecn::Ce;

@@ -1,24 +1,25 @@
-//! The pacer: the algorithm's rate as a token bucket.
+//! The pacer: a token bucket with the algorithm's rate.
 
 use crate::wire::Bth;
 use cc::{Ack, Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
-/// Window in bytes of a flow that has no measurement of its path yet: 100 Gb/s over 5 µs. Flows that begin together send as many bytes
-/// each before they learn of each other.
+/// Window in bytes of a flow without a measurement of its path: 100 Gb/s over 5 µs. Flows that start together send as many bytes each
+/// before any feedback arrives.
 const FIRST_WINDOW: u64 = 64 << 10;
 
-/// Burst with which a late queue pair catches up, bytes. Pollers pause now and then: with less, every pause would be lost bandwidth; with
-/// more, the burst would queue up in the network.
+/// Burst in bytes with which a delayed queue pair catches up. Pollers pause occasionally. With a smaller burst, every pause would lose
+/// bandwidth; with a larger one, the burst would queue in the network.
 const FIXED_BURST: u64 = 16 * 1024;
-/// Burst if the rate is computed: the algorithm compensates for pauses, so a burst would only queue up.
+/// Burst if the rate is computed: the algorithm compensates for pauses, so a burst would only queue.
 const COMPUTED_BURST: u64 = 2 * 1024;
-/// Shortest catch-up: frequent pauses of a poll loop.
+/// Shortest catch-up, for the frequent pauses of a poll loop.
 const MIN_CATCH_UP: Duration = Duration::from_micros(20);
 /// Longest catch-up, for slow flows.
 const MAX_CATCH_UP: Duration = Duration::from_millis(1);
 
-/// Round trip of an empty path in units of [`Flow::pace_factor`]. The longest that counts is limited, so that a flow whose answers are lost
+/// Round trip of an empty path in units of [`Flow::pace_factor`]. The factor is limited, so that a flow whose answers are lost does not
+/// stop.
 /// does not stop.
 const PACE_ONE: u32 = 256;
 const MAX_PACE_FACTOR: u32 = 64 * PACE_ONE;
@@ -31,10 +32,10 @@ pub(super) struct Flow {
     data_bits: u8,
     /// Window in bytes and pacing rate, read when the turn began.
     window: u64,
-    /// The path is unknown: the window is at most [`FIRST_WINDOW`].
+    /// The path is not measured: the window is at most [`FIRST_WINDOW`].
     is_first_window: bool,
     rate: Option<Rate>,
-    /// When the bytes sent so far have passed at the pacing rate.
+    /// When the bytes sent so far have been transmitted at the pacing rate.
     free_at: Instant,
     /// Round trip of unacknowledged data in units of 1/[`PACE_ONE`] base round trip, at least [`PACE_ONE`].
     pace_factor: u32,
@@ -75,7 +76,7 @@ impl Flow {
         self.begin_turn();
     }
 
-    /// Ends the limit on the window, because the path is known, or shows nothing.
+    /// Ends the limit on the window, because the path is measured, or cannot be.
     pub(super) const fn open_window(&mut self) {
         self.is_first_window = false;
     }
@@ -85,7 +86,7 @@ impl Flow {
         self.window
     }
 
-    /// Returns the congestion byte of data packets' BTHs, which requests how the peer echoes marks.
+    /// Returns the congestion byte of data packets' BTHs, which determines how the peer echoes marks.
     pub(super) const fn data_bits(&self) -> u8 {
         self.data_bits
     }
@@ -115,16 +116,16 @@ impl Flow {
             self.free_at = now;
             return;
         };
-        // A flow that is late by less than the shortest catch-up needs no limit.
+        // A delay below the shortest catch-up needs no limit.
         if self.free_at < now - MIN_CATCH_UP {
             self.catch_up(now, rate);
         }
         self.free_at = rate.passed_at(self.free_at, bytes as u64);
     }
 
-    /// Spends the tokens of a frame of unacknowledged data. No window limits it, so its pace does: while the round trip is longer than the
-    /// base round trip, no more is sent in the former than the algorithm allows in the latter. `rounds` is the least length of the current
-    /// round trip, which no answer has measured yet, in base round trips.
+    /// Spends the tokens of a frame of unacknowledged data. Its pace replaces a window: while the round trip is longer than the base round
+    /// trip, no more is sent in the former than the algorithm allows in the latter. `rounds` is the least length of the current round trip,
+    /// which no answer has measured yet, in base round trips.
     #[inline]
     pub(super) fn on_wire_unacknowledged(&mut self, now: Instant, bytes: usize, rounds: u64) {
         let pace_factor =
@@ -151,7 +152,7 @@ impl Flow {
         self.begin_turn();
     }
 
-    /// Handles acknowledged data, all of it marked or none. `una` and `next` are packet numbers.
+    /// Handles acknowledged data, all of it marked or none of it. `una` and `next` are packet numbers.
     pub(super) fn on_ack(
         &mut self,
         now: Instant,
@@ -166,7 +167,7 @@ impl Flow {
             self.round_trip = (last, if before == 0 { last } else { least.min(last) });
         }
         let acked_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        // A READ's request has no bytes, but its mark counts.
+        // A READ request has no payload bytes, but its mark counts.
         let ce_bytes = if is_marked { acked_bytes.max(1) } else { 0 };
         self.algorithm.on_ack(&Ack { now, seq: una, next, acked_bytes, ce_bytes, rtt });
     }

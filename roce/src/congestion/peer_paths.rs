@@ -1,4 +1,4 @@
-//! The paths of a peer, at the receiver: each has its own records, which must not mix.
+//! The paths of a peer, at the receiver. Each has its own records, because the counters of different links are unrelated.
 
 use super::paths::PathChoice;
 use super::reporter::ratio;
@@ -17,7 +17,7 @@ pub(super) struct PeerPaths {
     /// Port of the active path, from the first request on.
     active: Option<u16>,
     records: PathRecords,
-    /// Other paths. A peer can make this side keep at most [`PathChoice::MAX`] in all; the oldest is forgotten first.
+    /// Other paths, at most [`PathChoice::MAX`] with the active one, because the peer chooses their number. A new path replaces the oldest.
     others: Vec<(u16, PathRecords)>,
     oldest: usize,
 }
@@ -61,12 +61,12 @@ impl PeerPaths {
         self.records = PathRecords::new();
     }
 
-    /// Forgets the other paths, and frees their memory.
+    /// Discards the other paths, and frees their memory.
     pub(super) fn forget_others(&mut self) {
         (self.others, self.oldest) = (Vec::new(), 0);
     }
 
-    /// Returns a place for the records of a new port, perhaps that of the oldest.
+    /// Returns an entry for the records of a new port; if all are in use, that of the oldest.
     fn entry_for(&mut self, port: u16) -> &mut PathRecords {
         const MAX: usize = PathChoice::MAX as usize - 1;
         let at = if self.others.len() < MAX {
@@ -84,7 +84,7 @@ impl PeerPaths {
 }
 
 /// Returns the report on a path other than the active one, from a probe in any format. Returns `None` if a switch does not write `txBytes`
-/// or the rate of its link: their estimates (`estimate.rs`) assume a nearly full link, which would make all paths look alike.
+/// or the rate of its link: their estimates (`estimate.rs`) assume a nearly full link, so all paths would appear equal.
 pub(super) fn report_on_inactive_path(
     records: &mut PathRecords,
     (now, base_rtt): (Instant, Duration),

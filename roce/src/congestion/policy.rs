@@ -1,10 +1,10 @@
-//! The policy whether a queue pair computes with telemetry: a state machine, whose table of states is in `docs/transport.md`.
+//! The policy for computing with telemetry: a state machine, whose table of states is in `docs/transport.md`.
 //!
-//! It decides which algorithm runs; `algorithm.rs` applies its decisions. If telemetry ends while data is still acknowledged, as after a
-//! switch that was restarted without it, an algorithm that computes with it would keep its last rate permanently. So a substitute runs
-//! until telemetry returns: DCQCN, or the algorithm that ran before a better one took over. Acknowledgements show that telemetry is
-//! missing, and so do answers to probes in which no switch has written. A sender of only READ responses or unreliable packets, whose peer
-//! answers no probe at all, keeps the substitute.
+//! It decides which algorithm runs; `algorithm.rs` applies its decisions. If telemetry ends while data is still acknowledged, as after the
+//! restart of a switch without it, an algorithm that computes with it would keep its last rate permanently. So a substitute runs until
+//! telemetry returns: DCQCN, or the algorithm that ran before a better one took over. Telemetry is missing if acknowledgements arrive
+//! without it, or if no switch has written into the answers to probes. If a sender sends only READ responses or unreliable packets, and its
+//! peer answers no probe, the substitute runs permanently.
 
 use super::settings::{Congestion, CongestionAlgorithm, Upgrade, When};
 use crate::CongestionNotice;
@@ -14,12 +14,12 @@ use core::time::Duration;
 
 /// Base round trips after an unanswered request for telemetry: if data sent later is acknowledged, telemetry is missing.
 const MISSING_AFTER: u32 = 12;
-/// Unanswered requests that are also necessary: a single lost answer and a pause prove nothing.
+/// Unanswered requests that are also necessary: a single lost answer and a pause are not sufficient.
 const MISSING_REQUESTS: u32 = 3;
-/// Least line rate that is accepted from a peer's telemetry: with less, a queue pair would stop.
+/// Least line rate that is accepted from a peer's telemetry. With less, a queue pair would stop.
 const MIN_LINE_RATE: Rate = Rate::from_mbps(1);
 
-/// State machine, and whether its last change is still unreported.
+/// State machine, and whether its last change is unreported.
 #[derive(Debug, Default)]
 pub(super) struct Policy {
     state: PolicyState,
@@ -33,7 +33,7 @@ enum PolicyState {
     Unused,
     /// The first round trip, or telemetry, decides whether the better algorithm of these settings takes over.
     Undecided(Box<Congestion>),
-    /// The algorithm computes with telemetry.
+    /// Telemetry arrives, and the algorithm computes with it.
     Used(TelemetryMonitor),
     /// Telemetry is missing, and the substitute runs.
     Missing(TelemetryMonitor),
@@ -46,14 +46,14 @@ struct TelemetryMonitor {
     preferred: CongestionAlgorithm,
     substitute: CongestionAlgorithm,
     base_rtt: Duration,
-    /// Time of the first request for telemetry since the last arrived; `requests` is the number of requests.
+    /// Time of the first request for telemetry since telemetry last arrived; `requests` is the number of requests since then.
     requested_at: Option<Instant>,
     requests: u32,
 }
 
 impl PolicyState {
     /// Returns the state of a queue pair that runs this algorithm. The default substitute is DCQCN. An algorithm at the receiver needs no
-    /// monitor: the receiver does not answer while a queue drains.
+    /// monitor, because the receiver does not answer while a queue drains.
     fn of(preferred: CongestionAlgorithm, substitute: Option<CongestionAlgorithm>) -> Self {
         let (CongestionAlgorithm::Hpcc(hpcc)
         | CongestionAlgorithm::HpccFair(hpcc)
@@ -122,8 +122,8 @@ impl Policy {
         }
     }
 
-    /// Returns the base round trip of the windows that the pace of unacknowledged data follows; `None` if the algorithm in use has none.
-    /// PowerTCP's rate follows the growth of the queue already, and would oscillate if the pace did so, too.
+    /// Returns the base round trip of the windows to which the pace of unacknowledged data is adapted; `None` if the algorithm in use has
+    /// none. PowerTCP's rate already responds to the growth of the queue, and would oscillate if the pace did so, too.
     #[inline]
     pub(super) const fn window_base_rtt(&self) -> Option<Duration> {
         match &self.state {
@@ -146,7 +146,7 @@ impl Policy {
         }
     }
 
-    /// Restarts the monitor, because the peer has confirmed the setup: only from now on is telemetry requested.
+    /// Restarts the monitor, because the peer has confirmed the setup, and telemetry is requested only from now on.
     pub(super) const fn on_ready(&mut self) {
         if let Some(monitor) = self.monitor_mut() {
             monitor.restart();
@@ -239,8 +239,8 @@ impl Policy {
     }
 }
 
-/// Uses the rate of a path's link as the line rate if that is unknown, or not configured and faster. Ignores a rate that no algorithm can
-/// use. Returns whether the line rate is known now.
+/// Uses the rate of a path's link as the line rate if the latter is unknown, or not configured and faster. Ignores a rate that no algorithm
+/// can use. Returns whether the line rate is known now.
 fn learn_line_rate(settings: &mut Congestion, rate: Option<Rate>) -> bool {
     let is_usable = |rate: &Rate| {
         *rate >= MIN_LINE_RATE

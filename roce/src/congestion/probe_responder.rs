@@ -1,4 +1,4 @@
-//! Answers to probes of datagrams: what switches wrote returns to the sender, and the receiver keeps no state.
+//! Answers to probes of datagrams: they return the telemetry to the sender, and the receiver keeps no state.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::peer_paths::complete;
@@ -25,10 +25,10 @@ pub(crate) struct ProbeResponse {
 /// Pending answers of a queue pair, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct ProbeResponder {
-    /// Allocated with the first answer: most queue pairs are never probed.
+    /// Allocated with the first answer, because most queue pairs are never probed.
     pending: VecDeque<ProbeResponse>,
     auth: FeedbackAuth,
-    /// Senders receive only ratios, which a single packet does not yield.
+    /// Senders receive only ratios, which cannot be computed from a single packet.
     is_disabled: bool,
 }
 
@@ -47,7 +47,7 @@ impl ProbeResponder {
         self.pending.clear();
     }
 
-    /// Queues the answer to a probe that names queue pair `from`. The answer is never longer than the probe.
+    /// Queues the answer to a probe from queue pair `from`. The answer is never longer than the probe.
     ///
     /// # Errors
     /// Returns the reason if there is no answer.
@@ -96,8 +96,8 @@ fn is_host(address: IpAddr) -> bool {
     !address.is_multicast() && !address.is_unspecified() && !is_broadcast
 }
 
-/// Returns what the switches wrote into a probe: all links, or that with the longest queue if they do not fit into one answer. Returns
-/// `None` if a reading is incomplete.
+/// Returns the telemetry of a probe: all links, or that with the longest queue if they do not fit into one answer. Returns `None` if a
+/// reading is incomplete.
 fn report_of(frame: &Frame<'_>) -> Option<Report> {
     let (path, hops) = match (frame.network.telemetry(), &frame.in_band) {
         (Some(carried), _) => match carried.read()? {

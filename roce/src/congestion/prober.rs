@@ -7,22 +7,23 @@ use core::time::Duration;
 /// Hops that a probe has room for.
 pub(super) const PROBE_ROOM: u8 = 8;
 
-/// Least time between two probes: more would leave no room for the data that they measure.
+/// Least time between two probes: more probes would displace the data that they measure.
 const MIN_INTERVAL: Duration = Duration::from_micros(1);
 
-/// Unanswered probes after which the peer most likely answers none: more than are in flight on the longest path. From then on probes are at
+/// Unanswered probes after which the peer most likely answers none: more than are in flight on the longest path. Further probes are at
+/// least 100 ms apart.
 /// least 100 ms apart.
 const SLOW_AFTER_UNANSWERED: u64 = 256;
 const SLOW_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Probes to a peer that has never answered one, and probes in search of telemetry on a path that has none.
+/// Limit of probes to a peer that has never answered one, and of probes that search for telemetry.
 const MAX_UNANSWERED: u64 = 20;
 
 /// Probes whose round trips are measured at the same time.
 const TIMED: usize = 16;
 
-/// Intervals until the first probe while the pacer holds back the next packet. Each further probe follows once the packet has been held
-/// twice as long: with regular ones, the probes of a thousand slow flows used 3 % of their link.
+/// Intervals until the first probe while the pacer delays the next packet. Each further probe follows when the delay has doubled. With
+/// regular probes, those of a thousand slow flows used 3 % of their link.
 const WHILE_HELD: u32 = 48;
 
 /// Probes among the data of a flow's first window, which carries no telemetry because the peer has not confirmed the setup.
@@ -37,7 +38,7 @@ pub(super) fn backoff(interval: Duration, unanswered: u64) -> Duration {
 #[derive(Debug, Default)]
 pub(super) struct Prober {
     interval: Option<Duration>,
-    /// Interval for unacknowledged data, if telemetry in data covers the rest.
+    /// Interval for unacknowledged data, if data packets carry telemetry for the rest.
     unacknowledged_interval: Option<Duration>,
     /// Unacknowledged data was sent since the last probe: a READ response, or packets of an unreliable connection.
     has_unacknowledged: bool,
@@ -50,17 +51,17 @@ pub(super) struct Prober {
     sent_at: [(Instant, u64); TIMED],
     /// Probes before this number are sent among the data of the first window.
     first_window: u64,
-    /// Payload bytes between two of those.
+    /// Payload bytes between two probes of the first window.
     spacing: u64,
-    /// Payload bytes until the next of those.
+    /// Payload bytes until the next probe of the first window.
     left: u64,
-    /// Time until the first probe while the pacer holds back the next packet.
+    /// Time until the first probe while the pacer delays the next packet.
     while_held: Option<Duration>,
-    /// When the pacer began to hold back a data packet, and until when it does.
+    /// When the pacer began to delay a data packet, and until when it does.
     held: (Instant, Instant),
     /// The peer has answered telemetry.
     has_peer_answered: bool,
-    /// Probes only find out whether the path has telemetry.
+    /// Probes only determine whether the path has telemetry.
     is_discovery: bool,
 }
 
@@ -75,7 +76,7 @@ impl Prober {
         prober
     }
 
-    /// Restricts probes to discovery if `is_discovery`: a limited number, to find out whether the path has telemetry.
+    /// Restricts probes to discovery if `is_discovery`: a limited number, which determine whether the path has telemetry.
     pub(super) const fn discovering(self, is_discovery: bool) -> Self {
         Self { is_discovery, ..self }
     }
@@ -169,13 +170,14 @@ impl Prober {
         self.has_peer_answered = true;
     }
 
-    /// Returns the number of probes, without those of the first window, to a peer that has never answered one; 0 once it has.
+    /// Returns the number of probes, without those of the first window, to a peer that has never answered one; 0 once the peer has
+    /// answered.
     pub(super) const fn unanswered_so_far(&self) -> u64 {
         if self.has_peer_answered { 0 } else { self.next.saturating_sub(self.first_window) }
     }
 
-    /// Returns when the next probe may be sent while data is in flight, or a failed discovery ends without its last answer. A lost probe
-    /// does not stop the next. A peer that answers none rarely gets a probe for unacknowledged data.
+    /// Returns when the next probe may be sent while data is in flight, or when a failed discovery ends without its last answer. A lost
+    /// probe does not delay the next. For unacknowledged data, a peer that answers no probes is rarely probed.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.has_discovery_failed() {
@@ -199,8 +201,8 @@ impl Prober {
         Some(self.last_sent.map_or(Instant::ZERO, |last| last + interval))
     }
 
-    /// Returns when the next probe may be sent while the pacer holds back the next packet. That may be many round trips away. Without these
-    /// probes a slow flow would learn of free bandwidth only then. Only a peer that has answered a probe gets them.
+    /// Returns when the next probe may be sent while the pacer delays the next packet, perhaps for many round trips. Without these probes a
+    /// slow flow would use free bandwidth only after that time. They are sent only to a peer that has answered a probe.
     #[inline]
     pub(super) fn due_while_held_at(&self) -> Option<Instant> {
         if self.awaited == 0 || self.is_discovery {
@@ -213,7 +215,7 @@ impl Prober {
         Some(since + interval.max(held_for * 2))
     }
 
-    /// Records that the pacer holds back a data packet until `until`.
+    /// Records that the pacer delays a data packet until `until`.
     #[inline]
     pub(super) fn on_held(&mut self, now: Instant, until: Instant) {
         if self.held.1 != until {
@@ -221,7 +223,7 @@ impl Prober {
         }
     }
 
-    /// Returns whether a probe is due while the pacer holds back a data packet.
+    /// Returns whether a probe is due while the pacer delays a data packet.
     #[inline]
     pub(super) fn is_due_while_held(&self, now: Instant) -> bool {
         self.held.1 > now && self.due_while_held_at().is_some_and(|at| at <= now)
@@ -240,7 +242,7 @@ impl Prober {
         self.next
     }
 
-    /// Uses up a number for a probe of another path, sent before data packet `data`.
+    /// Assigns a number to a probe of another path, sent before data packet `data`.
     pub(super) const fn skip(&mut self, now: Instant, data: u64) {
         self.sent_at[self.next as usize % TIMED] = (now, data);
         self.next += 1;

@@ -1,4 +1,4 @@
-//! The receiver of telemetry: reads what the peer's packets carry, and answers it.
+//! The receiver of telemetry: reads the telemetry in the peer's packets, and answers it.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::estimate::Estimates;
@@ -19,13 +19,13 @@ use core::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReportCarrier {
-    /// Answer to a probe.
+    /// In the answer to a probe.
     Response,
-    /// Next Acknowledge.
+    /// In the next Acknowledge.
     Acknowledge,
-    /// Separate packet.
+    /// In a separate packet.
     Notification,
-    /// Acknowledge if one is due, otherwise a separate packet.
+    /// In an Acknowledge if one is due, otherwise in a separate packet.
     Either,
 }
 
@@ -44,17 +44,17 @@ enum Evaluation {
     Busiest(Option<(HopIndex, Hop)>),
 }
 
-/// Time without the peer's telemetry after which the records are obsolete.
+/// Time without telemetry from the peer after which the records are obsolete.
 const IDLE_TIME: Duration = Duration::from_secs(2);
 
 /// Limit of pending answers to probes: a newer one replaces the oldest.
 const MAX_PENDING_RESPONSES: usize = 4;
 
-/// Answers a peer's telemetry as its setup requests or, without a setup, with the busiest hop. At most one answer about data is pending,
-/// and a newer one replaces it; answers to probes are pending separately.
+/// Answers a peer's telemetry as its setup requests; without a setup, with the busiest hop. At most one answer to data is pending, and a
+/// newer one replaces it; answers to probes are pending separately.
 #[derive(Debug)]
 pub(super) struct Reporter {
-    /// Algorithm, if the peer wants windows.
+    /// Algorithm, if the peer requests windows.
     receiver: Option<Box<RxHpcc>>,
     setup: Option<Setup>,
     /// A setup must be confirmed.
@@ -65,10 +65,10 @@ pub(super) struct Reporter {
     last_active: Instant,
     last_telemetry: Option<Instant>,
     pending: Option<PendingReport>,
-    /// Answers to probes, oldest first: several may arrive at the same time, on the peer's path and on others, with data between them.
+    /// Answers to probes, oldest first. Several may arrive at the same time, on the active path and on others, with data between them.
     responses: [Option<PendingReport>; MAX_PENDING_RESPONSES],
     paths: PeerPaths,
-    /// Estimates of what switches omit.
+    /// Estimates of the values that switches omit.
     estimates: Estimates,
     /// Last signals, of which each packet carries one.
     signals: Signals,
@@ -152,7 +152,7 @@ impl Reporter {
         self.answer(carrier, psn, report);
     }
 
-    /// Handles a packet without telemetry; `request_from` is the UDP source port of a request, and so names its path.
+    /// Handles a packet without telemetry; `request_from` is the UDP source port of a request, which identifies its path.
     #[inline]
     pub(super) fn on_plain(&mut self, request_from: Option<u16>, payload: usize) {
         if let Some(port) = request_from {
@@ -166,7 +166,7 @@ impl Reporter {
         self.setup.is_none() && self.is_idle(now)
     }
 
-    /// Forgets all paths but the active one if the peer has recently sent no telemetry.
+    /// Discards all paths but the active one if the peer has recently sent no telemetry.
     pub(super) fn forget_idle(&mut self, now: Instant) {
         if self.is_idle(now) {
             self.paths.forget_others();
@@ -177,7 +177,7 @@ impl Reporter {
         now.saturating_since(self.last_active) >= IDLE_TIME
     }
 
-    /// Records the UDP source port of a request: another port is another path, even with the same path id.
+    /// Records the UDP source port of a request: a different port is a different path, even with the same path id.
     pub(super) fn on_request(&mut self, port: u16) {
         self.paths.on_request(port);
     }
@@ -281,12 +281,12 @@ impl Reporter {
         path
     }
 
-    /// Handles an in-flight share that the switches computed. The interval of their measurement is not known; it counts as the time since
-    /// the last one.
+    /// Handles an in-flight share that the switches computed. The interval of their measurement is not known, so the time since the last
+    /// one replaces it.
     fn on_inflight(&mut self, now: Instant, share: u32, flows: &mut ActiveFlows) -> Option<Report> {
         let (since, base_rtt) = self.periods(now);
         let interval = u32::try_from(since.min(base_rtt).as_nanos()).unwrap_or(u32::MAX);
-        // Flows that do not use the count take their share of the link as well.
+        // Flows that do not use the count also use a share of the link.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         let Some(receiver) = &mut self.receiver else {
             return Some(Report::Ratio { path_id: 0, utilisation: share, interval });
@@ -295,7 +295,7 @@ impl Reporter {
         receiver.on_inflight(now, inflight, flows.count()).map(Report::Window)
     }
 
-    /// Returns the time since the last telemetry, and the sender's `T`; without a setup the former replaces it.
+    /// Returns the time since the last telemetry, and the sender's `T`; without a setup the former is used for both.
     fn periods(&mut self, now: Instant) -> (Duration, Duration) {
         let since =
             self.last_telemetry.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));
@@ -306,7 +306,7 @@ impl Reporter {
     /// Finds the busiest hop: that of the highest normalised in-flight bytes, counted over `T`.
     fn on_path(&mut self, now: Instant, path: &PathTelemetry, flows: &mut ActiveFlows) -> Option<Evaluation> {
         let (_, base_rtt) = self.periods(now);
-        // A receiver counts all its flows, also those that do not use the count.
+        // A receiver counts all its flows, including those that do not use the count.
         flows.on_packet(now, count_over(base_rtt), &mut self.mark);
         if let Some(receiver) = &mut self.receiver {
             let window = receiver.on_telemetry(now, path, flows.count())?;
@@ -361,7 +361,7 @@ impl Reporter {
 const DEFAULT_T: Duration = Duration::from_micros(100);
 
 /// Combines a pending report with a newer one. A newer report replaces the pending one, except that ratios since the last answer are
-/// averaged, weighted by their intervals: otherwise most of the time would count as unmeasured.
+/// averaged, weighted by their intervals. Otherwise most of the time would be unmeasured.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "sums of two 32-bit numbers fit into 64 bits; an average is no more than the larger of the two, and `whole` is not 0"
@@ -421,7 +421,7 @@ fn config(setup: &Setup) -> HpccConfig {
 mod tests {
     use super::*;
 
-    /// A receiver that computes divides its link by all flows, also those whose senders compute.
+    /// A receiver that computes divides its link among all flows, including those whose senders compute.
     #[test]
     fn senders_that_compute_by_shares_are_counted_too() {
         let (mut flows, now) = (ActiveFlows::new(), Instant::from_nanos(1_000_000));

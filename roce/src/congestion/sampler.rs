@@ -7,7 +7,7 @@ use cc::{AlgorithmConfig, HpccConfig, Instant};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// Setups sent to a peer that shows no sign of supporting them.
+/// Limit of setups to a peer that does not respond to them.
 const SETUP_ATTEMPTS: u8 = 20;
 /// Least time between two setups.
 const SETUP_INTERVAL: Duration = Duration::from_micros(500);
@@ -21,8 +21,8 @@ struct SetupHandshake {
     next_at: Instant,
 }
 
-/// Which data packets carry an INT header. None does until the peer has confirmed a setup: for any other peer they would be damaged
-/// packets.
+/// Selects the data packets that carry an INT header. None does until the peer has confirmed a setup, because any other peer would discard
+/// the packets as damaged.
 #[derive(Debug, Default)]
 pub(super) struct Sampler {
     handshake: Option<SetupHandshake>,
@@ -38,12 +38,12 @@ impl Sampler {
     /// Creates the sampler of a queue pair that runs `algorithm`, with the settings `settings`.
     pub(super) fn new(algorithm: &AlgorithmConfig, settings: &Congestion) -> Self {
         let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = settings;
-        // A wait is measured as a share of `T`, which the receiver must know.
+        // A delay is measured as a share of `T`, which the receiver must know.
         let is_delay = matches!(format, Format::Csig | Format::CsigWide);
         let (config, reverse, reports) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, ReportKind::Flows),
             AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, ReportKind::All),
-            // The hop of the highest power need not be the busiest, and only the sender compares by power.
+            // The hop of the highest power may not be the busiest, and only the sender computes the power.
             AlgorithmConfig::PowerTcp(config) => (config, reverse, ReportKind::All),
             AlgorithmConfig::Hpcc(config)
                 if every.is_some() || reverse != Reverse::Ack || subscribe || is_delay =>
@@ -67,7 +67,7 @@ impl Sampler {
         self.handshake.is_some()
     }
 
-    /// Returns when the setup may be sent, while data is in flight.
+    /// Returns when the next setup may be sent, while data is in flight.
     #[inline]
     pub(super) fn setup_due_at(&self) -> Option<Instant> {
         let waits =
@@ -87,18 +87,18 @@ impl Sampler {
         }
     }
 
-    /// Sends the new base round trip to the peer if the one that it has is less than half or more than twice as long.
+    /// Sends the new base round trip to the peer if the peer's value is less than half or more than twice as long.
     pub(super) fn on_base_rtt(&mut self, base_rtt: Duration) {
         if let Some(SetupHandshake { setup, is_confirmed, attempts, next_at }) = &mut self.handshake
             && (base_rtt > setup.base_rtt * 2 || base_rtt < setup.base_rtt / 2)
         {
             setup.base_rtt = base_rtt;
-            // No telemetry comes until the peer confirms it.
+            // No telemetry is sent until the peer confirms the setup.
             (*is_confirmed, *attempts, *next_at) = (false, 0, Instant::ZERO);
         }
     }
 
-    /// Restarts the attempts: the peer supports telemetry, so unconfirmed setups were lost.
+    /// Restarts the attempts: the peer supports telemetry, so the unconfirmed setups were lost.
     pub(super) const fn restart_attempts(&mut self) {
         if let Some(handshake) = &mut self.handshake {
             handshake.attempts = 0;

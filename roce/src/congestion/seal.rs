@@ -25,7 +25,7 @@ impl FeedbackKey {
     }
 }
 
-/// Never prints the key.
+/// Does not print the key.
 impl core::fmt::Debug for FeedbackKey {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str("FeedbackKey(..)")
@@ -36,13 +36,13 @@ impl core::fmt::Debug for FeedbackKey {
 const PREFIX: usize = 1 + 4 + 4 + 4 + 4 + 8;
 const CONTENT: usize = if SETUP_LENGTH > MAX_FEEDBACK { SETUP_LENGTH } else { MAX_FEEDBACK };
 
-/// Authentication state of a connection: accepts each packet of the peer once and in order.
+/// Authentication state of a connection: accepts each packet of the peer once, and in order.
 #[derive(Debug, Default)]
 pub(crate) struct FeedbackAuth {
     key: Option<FeedbackKey>,
     sent: u64,
     received: u64,
-    /// Counter of switches, which differs from that of the peer.
+    /// Counter of switches, which is independent of that of the peer.
     received_direct: u64,
 }
 
@@ -87,7 +87,7 @@ impl FeedbackAuth {
         Self { key, sent: 0, received: 0, received_direct: 0 }
     }
 
-    /// Returns the state for `key`. With the key that was used before, its counters go on, so that the peer takes no answer for a replay.
+    /// Returns the state for `key`. If the key is unchanged, its counters continue, so that the peer does not reject answers as replays.
     pub(super) fn with_key(self, key: Option<FeedbackKey>) -> Self {
         if self.key == key { self } else { Self::new(key) }
     }
@@ -96,8 +96,8 @@ impl FeedbackAuth {
         self.key.is_some()
     }
 
-    /// Resets the counter, because another queue pair with its own counter sends from now on. Its answers are awaited, so they are no
-    /// replays.
+    /// Resets the counter, because another queue pair with its own counter sends from now on. Its answers match outstanding probes, so they
+    /// are no replays.
     pub(super) const fn restart(&mut self) {
         self.received = 0;
     }
@@ -109,7 +109,7 @@ impl FeedbackAuth {
         Some(Seal { counter: self.sent, tag: sealed.hash(key, self.sent, content) })
     }
 
-    /// Checks that the peer sent the packet and that it is newer than all before. Without a key every packet passes.
+    /// Checks that the peer sent the packet, and that its counter is above all earlier ones. Without a key every packet passes.
     pub(super) fn verify(
         &mut self,
         sealed: &SealedFields,
@@ -119,7 +119,7 @@ impl FeedbackAuth {
         let Some(key) = self.key else { return Ok(()) };
         let seal = seal.ok_or(Discard::ForgedFeedback)?;
         let tag = sealed.hash(key, seal.counter, content);
-        // Constant time, without a branch on where they differ.
+        // Constant time: no branch depends on the position of a difference.
         let difference = tag.iter().zip(seal.tag).fold(0, |all, (ours, theirs)| all | (ours ^ theirs));
         if difference != 0 {
             return Err(Discard::ForgedFeedback);

@@ -19,7 +19,7 @@ pub struct Congestion {
     /// One in this many data packets carries telemetry (HPCC++ only). It adds [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND) bytes to the
     /// packet, or [`Format::longest`]; packets carry it only to a peer that has confirmed that it supports it.
     pub in_band: Option<NonZeroU32>,
-    /// Whether data packets without telemetry ask switches to report congestion directly (pan-01 6.3; HPCC++ only). It adds
+    /// Whether data packets without telemetry subscribe to direct reports of switches about congestion (pan-01 6.3; HPCC++ only). It adds
     /// [`SUBSCRIPTION_LENGTH`](crate::wire::SUBSCRIPTION_LENGTH) bytes to the packet, to a peer that supports telemetry.
     pub subscribe: bool,
     /// Layout of telemetry in probes and data.
@@ -27,14 +27,14 @@ pub struct Congestion {
     /// Kind of answer that the peer gives to telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
     pub reverse: Reverse,
     /// Whether answers report all links of the path instead of only the busiest ([`CongestionAlgorithm::Hpcc`] only): each is then compared
-    /// with its own last record, whichever was the busiest in between. Answers of more than [`Records::MAX`](crate::wire::Records::MAX)
-    /// links, of links whose rate HPCC INT has no code for, and in AECN, report the busiest.
+    /// with its own last record, whichever was the busiest in between. Only the busiest is reported with AECN, with more than
+    /// [`Records::MAX`](crate::wire::Records::MAX) links, and with links whose rate has no code in HPCC INT.
     pub all_hops: bool,
     /// Least time between two CNPs that answer the peer's marked packets.
     pub notification_interval: Duration,
-    /// Whether the peer gets nothing but the utilisation of the busiest link (rtgwg-00 9.1).
+    /// Whether the peer receives only the utilisation of the busiest link (rtgwg-00 9.1).
     pub ratio_only: bool,
-    /// Better algorithm, for paths that prove fit for it.
+    /// Better algorithm, for paths that meet its condition.
     pub upgrade: Option<Upgrade>,
     /// Several paths to choose from (rtgwg-00 9.4); `None` for one path.
     pub paths: Option<PathChoice>,
@@ -44,14 +44,14 @@ pub struct Congestion {
     pub unknown: Unknown,
 }
 
-/// Parameters that are not configured. The algorithms have a placeholder for each.
+/// Parameters that are not configured. The algorithms have a provisional value for each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unknown {
     /// The line rate is that of the port ([`Congestion::on_link`]).
     pub line_rate: bool,
-    /// The line rate is that of the port, which does not know the path: a slower link in telemetry replaces it.
+    /// The line rate is that of the port, but the path may be slower: a slower link in telemetry replaces it.
     pub path_rate: bool,
-    /// The base round trip is measured. Until the first measurement the placeholder counts.
+    /// The base round trip is measured. Until the first measurement the provisional value applies.
     pub base_rtt: bool,
 }
 
@@ -67,7 +67,7 @@ pub struct Upgrade {
 /// Condition of a change to a better algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// The first measured round trip is shorter (draft-bensley-tcpm-dctcp-01, section 4: 10 ms).
+    /// The first measured round trip is shorter than this (draft-bensley-tcpm-dctcp-01, section 4: 10 ms).
     RttBelow(Duration),
     /// A probe returns with the telemetry of a switch. After 20 probes without it, probing ends. Until then, and without telemetry, packets
     /// are ECN-capable, and DCQCN replaces a fixed window once the peer answers a mark.
@@ -101,7 +101,7 @@ impl Congestion {
         }
     }
 
-    /// Returns the settings for a port whose link has this rate, which counts if none is configured.
+    /// Returns the settings for a port whose link has this rate, which is used if none is configured.
     #[must_use]
     pub fn on_link(self, rate: Rate) -> Self {
         if !self.unknown.line_rate || rate.as_bps() == 0 {
@@ -112,7 +112,7 @@ impl Congestion {
         Self { algorithm: self.algorithm.at_line_rate(rate), upgrade, unknown, ..self }
     }
 
-    /// Returns why a queue pair cannot spray, and the remedy, if these settings request it and it cannot.
+    /// Returns the reason and the remedy if these settings request spraying, but the queue pair cannot spray.
     pub(crate) fn check_spray(&self, is_reliable: bool, is_selective: bool) -> Result<(), &'static str> {
         let Some(PathChoice { count, spray: true, .. }) = self.paths else { return Ok(()) };
         let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
@@ -136,8 +136,8 @@ impl Congestion {
         }
     }
 
-    /// Returns the parameters of the algorithm if the sender computes with telemetry in its data. Such senders share links the better, the
-    /// more answers arrive in a round trip.
+    /// Returns the parameters of the algorithm if the sender computes with telemetry in its data. Such senders share links more fairly with
+    /// more answers per round trip.
     pub(crate) const fn computed_by_data(&self) -> Option<&HpccConfig> {
         match &self.algorithm {
             CongestionAlgorithm::Hpcc(config)
@@ -151,7 +151,7 @@ impl Congestion {
         }
     }
 
-    /// Returns the settings for a service without acknowledgements, which could carry no feedback: only probes measure the path.
+    /// Returns the settings for a service without acknowledgements. Feedback cannot arrive in them, so only probes measure the path.
     pub(crate) fn for_unacknowledged_data(&self) -> Self {
         let base_rtt = self.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);
         Self {

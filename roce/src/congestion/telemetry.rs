@@ -1,4 +1,4 @@
-//! A queue pair's use of telemetry: what it requests, what it answers, and the paths from which it chooses.
+//! A queue pair's use of telemetry: its requests, its answers, and the paths from which it chooses.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::base_rtt::BaseRtt;
@@ -27,7 +27,7 @@ pub(crate) enum DataTelemetry {
     Int,
     /// Another format, inserted below the BTH of the sealed packet.
     Format(Format),
-    /// Subscription to direct responses, inserted likewise.
+    /// Subscription to direct responses, inserted below the BTH of the sealed packet.
     Subscription,
 }
 
@@ -62,14 +62,14 @@ pub(crate) fn insert_telemetry(
     }
 }
 
-/// Telemetry state of a queue pair; queue pairs without telemetry have none.
+/// Telemetry state of a queue pair. Queue pairs without telemetry have no such state.
 #[derive(Debug)]
 pub(super) struct Telemetry {
     /// Layout of the telemetry that this side sends.
     pub(super) format: Format,
     /// Q_Key of probes, of a datagram queue pair.
     pub(super) queue_key: Option<u32>,
-    /// The peer gets only ratios.
+    /// The peer receives only ratios.
     ratio_only: bool,
     /// Data was sent since none was in flight, so a request for telemetry may be due.
     pub(super) is_active: bool,
@@ -105,7 +105,7 @@ impl Default for Telemetry {
 }
 
 impl Telemetry {
-    /// Creates the state that these settings need; `None` if they need none. Reports and seals of the time before RTS go on.
+    /// Creates the state that these settings need; `None` if they need none. Reports and seals from before RTS continue.
     pub(super) fn start(before: Option<Self>, settings: &Congestion, qpn: Qpn, path: &Path) -> Option<Self> {
         let Congestion { format, ratio_only, .. } = *settings;
         let (mut reporter, auth) =
@@ -114,7 +114,7 @@ impl Telemetry {
             reporter.only_ratios(ratio_only);
         }
         let sampler = Sampler::new(&settings.algorithm, settings);
-        // The load of sprayed paths is for the algorithm, so it is counted over the base round trip.
+        // The algorithm uses the load of sprayed paths, so the load is counted over the base round trip.
         let base_rtt = settings.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);
         let choice = settings.paths.map(|choice| PathChoice {
             interval: base_rtt.filter(|_| choice.spray).unwrap_or(choice.interval),
@@ -142,7 +142,7 @@ impl Telemetry {
         telemetry.is_used().then_some(telemetry)
     }
 
-    /// Returns whether only probes collect telemetry, so that only their numbers count.
+    /// Returns whether only probes collect telemetry, so that only their numbers are used.
     pub(super) const fn is_by_probes(&self) -> bool {
         self.prober.is_regular() && !self.sampler.requests_with_data()
     }
@@ -169,8 +169,8 @@ impl Telemetry {
         }
     }
 
-    /// Returns the number of base round trips that unacknowledged data has been in flight: a probe is sent in each, and the answer to the
-    /// first may only be late. It is 1 if the algorithm in use has no windows.
+    /// Returns the number of base round trips for which unacknowledged data has been in flight. A probe is sent in each, and the answer to
+    /// the first may only be delayed. The number is 1 if the algorithm in use has no windows.
     #[inline]
     pub(super) fn rounds_in_flight(&self) -> u64 {
         if self.policy.window_base_rtt().is_some() { self.prober.unanswered().saturating_sub(1) } else { 1 }
@@ -195,7 +195,7 @@ impl Telemetry {
         self.reporter.as_deref_mut()
     }
 
-    /// Returns whether the peer has sent telemetry, so that every data packet counts.
+    /// Returns whether the peer has sent telemetry, so that every data packet must be counted.
     #[inline]
     pub(super) const fn has_reporter(&self) -> bool {
         self.reporter.is_some()
@@ -273,13 +273,13 @@ impl Telemetry {
             || self.base_rtt.as_ref().is_some_and(BaseRtt::has_notice)
     }
 
-    /// Returns when telemetry has something to send while data is in flight.
+    /// Returns when the next telemetry packet is due while data is in flight.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
         earliest_of(earliest_of(self.prober.due_at(), self.sampler.setup_due_at()), self.path_due_at())
     }
 
-    /// Returns when the next path is probed. A peer that never answers gets no more of these probes than of others.
+    /// Returns when the next path is probed. The limit for peers that never answer applies to these probes, too.
     #[inline]
     pub(super) fn path_due_at(&self) -> Option<Instant> {
         self.paths.as_ref().filter(|_| !self.prober.is_given_up())?.due_at()
@@ -292,7 +292,7 @@ impl Telemetry {
         }
     }
 
-    /// Forgets the measured base round trip, because the path has changed.
+    /// Discards the measured base round trip, because the path has changed.
     pub(super) fn on_other_path(&mut self) {
         self.base_rtt.as_mut().map(BaseRtt::restart);
     }

@@ -12,7 +12,7 @@ pub(super) struct Traced {
 }
 
 impl Traced {
-    /// Returns what a turn changed, and stores the new state in `before`. The first traced turn is compared with nothing.
+    /// Returns the changes of a turn, and stores the new state in `before`. The first traced turn has no changes.
     pub(super) fn turn(before: &mut Option<Box<Self>>, qp: &QueuePair, retransmitted: u64) -> TurnTrace {
         let report = qp.report();
         let now = Self { acknowledged: report.acknowledged_psn, pace: (report.rate, report.window) };

@@ -15,6 +15,6 @@ pub struct EndpointConfig {
     pub seed: [u8; 32],
     /// Number of this process among those that share the interface, 0 to 63: the top 6 bits of its queue pair numbers.
     pub process: u8,
-    /// Numbers that the network uses for telemetry formats without registered ones.
+    /// Numbers that the network uses for telemetry formats without registered numbers.
     pub numbers: Numbers,
 }

@@ -10,9 +10,9 @@ use crate::{Discard, Memory, Outbox};
 use cc::Instant;
 use core::time::Duration;
 
-/// Bytes of frames that a queue pair sends in one turn while others wait; its last frame may exceed them.
+/// Bytes of frames that a queue pair sends in one turn while others are ready; its last frame may exceed them.
 const QUANTUM: u64 = 8 * 1024;
-/// Queue pairs without room at their peers that one call skips; the next call continues after them.
+/// Limit of queue pairs that one call skips because their peers have no room; the next call continues after them.
 const MAX_SKIPPED: usize = 16;
 
 impl Endpoint {
@@ -39,7 +39,7 @@ impl Endpoint {
         self.receive_any(now, memory, frame)
     }
 
-    /// Counts a dropped frame. A frame that is not RoCEv2 may be an ICMP error about one that was.
+    /// Counts a dropped frame. A frame that is not RoCEv2 may be an ICMP error about a RoCEv2 frame.
     fn record_discard(&mut self, now: Instant, frame: &[u8], discard: Discard) {
         self.shared.counters.discard(discard);
         if discard == Discard::NotRoce
@@ -53,13 +53,13 @@ impl Endpoint {
     /// Receives a frame of any kind.
     #[inline(never)]
     fn receive_any<M: Memory>(&mut self, now: Instant, memory: &mut M, frame: &[u8]) -> Result<(), Discard> {
-        // The ICRC is checked here, before anything may touch memory.
+        // The ICRC is checked here, before memory is accessed.
         // Parsed in place: `Frame` is large, and every move costs a copy.
         let frame = self.shared.numbers.parse(frame);
         let frame = frame.as_ref().map_err(|&discard| discard)?;
         let destination = frame.header.bth().destination;
         let index = match &frame.header {
-            // A switch puts the destination of the packet into its report, not the queue pair that sent it.
+            // A switch puts the destination of the packet into its report, not the queue pair that sent the packet.
             Header::DirectResponse { .. } => {
                 self.peers.direct_response_user(frame.network.source(), destination)
             }
@@ -98,8 +98,8 @@ impl Endpoint {
         outbox.length()
     }
 
-    /// Writes frames that may be sent now, as many as there are and have room, in the order of [`Self::poll_transmit`]. A turn of a queue
-    /// pair is 8 KiB.
+    /// Writes the frames that may be sent now until `out` is full, in the order of [`Self::poll_transmit`]. A turn of a queue pair is 8
+    /// KiB.
     #[inline]
     pub fn transmit<M: Memory, O: Outbox>(&mut self, now: Instant, memory: &M, out: &mut O) {
         let (mut has_sent, mut skipped) = (false, 0);
@@ -124,7 +124,7 @@ impl Endpoint {
         }
     }
 
-    /// Skips the turn of a queue pair whose peer has no room. Returns whether it does.
+    /// Skips the turn of a queue pair whose peer has no room. Returns whether the turn was skipped.
     #[cold]
     fn skip_turn<O: Outbox>(&mut self, now: Instant, index: u32, out: &O) -> bool {
         let Some(slot) = self.qps.at_mut(index) else { return false };
@@ -136,7 +136,7 @@ impl Endpoint {
         is_full
     }
 
-    /// Records that the next queue pair waits for room, because there was none from the start.
+    /// Records that the next queue pair is blocked, because the port had no room from the start.
     #[cold]
     fn record_full(&mut self, now: Instant, waits_for: Waiting) {
         let queues = [self.responders.front(), self.last_sender.as_ref(), self.ready.front()];
@@ -185,7 +185,7 @@ impl Endpoint {
         self.responders.pop_front().or_else(|| self.ready.pop_front())
     }
 
-    /// Returns whether a queue pair may have something to send without a call of [`Self::poll_transmit`]. No timer reports it.
+    /// Returns whether a queue pair may have something to send before the time of [`Self::poll_timeout`].
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         // With a set link rate, a timer reports it.
@@ -199,8 +199,8 @@ impl Endpoint {
         self.last_sender.is_some() || !self.ready.is_empty() || !self.responders.is_empty()
     }
 
-    /// Returns when something happens without a packet: a retry, the end of a pacing gap, a probe; `None` for never. The time may be too
-    /// early. It is valid once [`Self::poll_transmit`] has nothing more to send.
+    /// Returns when a retry, the end of a pacing gap or a probe is due; `None` for never. The time may be too early. It is valid once
+    /// [`Self::poll_transmit`] has nothing more to send.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let link = self.link.filter(|_| self.has_pending()).map(|link| link.free_at);
@@ -218,7 +218,7 @@ impl Endpoint {
         self.release_idle(now);
     }
 
-    /// Makes a queue pair ready after an event: it may have something to send or, if not, another time to wake up.
+    /// Makes a queue pair ready after an event: it may have something to send or, if not, another time for its timer.
     #[inline(always)]
     pub(super) fn schedule(&mut self, now: Instant, index: u32) {
         if self.qps.at(index).is_some_and(|slot| !slot.is_ready) {
@@ -231,16 +231,16 @@ impl Endpoint {
         let Some(slot) = self.qps.at_mut(index) else { return };
         slot.is_ready = true;
         slot.account.on_ready(now);
-        // An acknowledgement that waits behind the data of others keeps its peer's window closed.
+        // An acknowledgement that is queued behind the data of others would keep its peer's window closed.
         let queue = if slot.qp.has_answer_due() { &mut self.responders } else { &mut self.ready };
         queue.push_back(index);
     }
 
-    /// Sets the queue pair's timer if it must fire earlier than now set. A later time waits until the timer has fired, because
-    /// acknowledgements move it all the time. A queue pair in the ready queue needs no timer.
+    /// Sets the queue pair's timer if it must fire earlier than now set. A later time is set only after the timer has fired, because
+    /// acknowledgements postpone it frequently. A queue pair in the ready queue needs no timer.
     fn rearm(&mut self, now: Instant, index: u32) {
         let Some(slot) = self.qps.at_mut(index) else { return };
-        // Never at `now`: what is due now was just checked, and `on_timeout` must end.
+        // Never at `now`: timers due now were just checked, and `on_timeout` must end.
         let Some(at) = slot.qp.poll_timeout().map(|at| at.max(now + Duration::from_nanos(1))) else { return };
         if slot.armed.is_none_or(|armed| at < armed) {
             slot.armed = Some(at);

@@ -1,4 +1,4 @@
-//! Multicast groups: which datagram queue pairs receive the packets to a group's address (IBA 10.5).
+//! Multicast groups, and the datagram queue pairs that receive their packets (IBA 10.5).
 
 use super::{ControlError, Endpoint};
 use crate::wire::{Frame, Service};
@@ -12,7 +12,7 @@ use core::net::IpAddr;
 pub const GROUP_QPN: Qpn = Qpn::new(0xff_ffff);
 /// Limit of the multicast groups of an endpoint.
 pub const MAX_GROUPS: u32 = 1024;
-/// Limit of the queue pairs in one group: each gets a copy of every packet.
+/// Limit of the queue pairs in one group; each receives a copy of every packet.
 pub const MAX_MEMBERS: u32 = 64;
 
 /// Members of each group, in the order of their attachment.
@@ -59,7 +59,7 @@ impl Groups {
 }
 
 impl Endpoint {
-    /// Attaches a datagram queue pair to a multicast group: it gets a copy of each packet. Attaching it again changes nothing.
+    /// Attaches a datagram queue pair to a multicast group: it receives a copy of each packet. Attaching it again changes nothing.
     ///
     /// # Errors
     /// Returns a [`ControlError`] if the queue pair does not exist or is not a datagram queue pair, `group` is not a multicast address, or
@@ -84,7 +84,7 @@ impl Endpoint {
         if self.groups.remove(group, qpn) { Ok(()) } else { Err(ControlError::NotAttached { qpn, group }) }
     }
 
-    /// Delivers a packet to a group. If no member accepts it, it is dropped for the reason of the last member.
+    /// Delivers a packet to a group. If no member accepts it, it is dropped with the reason of the last member.
     pub(super) fn deliver_to_group<M: Memory>(
         &mut self,
         now: Instant,

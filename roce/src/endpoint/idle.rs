@@ -21,7 +21,7 @@ pub(super) struct TelemetryHolders {
 }
 
 impl Endpoint {
-    /// Adds the queue pair in slot `index` to those to visit, if it keeps memory since its last frame.
+    /// Adds the queue pair in slot `index` to those to visit, if it has kept memory since its last frame.
     #[inline]
     pub(super) fn track_telemetry(&mut self, index: u32) {
         if let Some(slot) = self.qps.at_mut(index)
@@ -33,7 +33,7 @@ impl Endpoint {
         }
     }
 
-    /// Searches for unused memory, if it is time.
+    /// Searches for unused memory, if a search is due.
     #[inline]
     pub(super) fn release_idle(&mut self, now: Instant) {
         if !self.telemetry_holders.qpns.is_empty() && self.telemetry_holders.next_scan <= now {
@@ -44,7 +44,7 @@ impl Endpoint {
         }
     }
 
-    /// Frees unused memory for early packets. If a packet found no room, evicts the packets of the largest user among those visited, unless
+    /// Frees unused memory for early packets. If a packet had no room, evicts the packets of the largest user among those visited, unless
     /// the queue pair that needs room uses more than half as much.
     #[cold]
     fn scan_early_memory(&mut self, now: Instant) {

@@ -41,7 +41,7 @@ use peers::{IndexEntry, PeerIndex};
 use shared_objects::SharedObjects;
 use table::QpTable;
 
-/// Resolution of timers. At 100 Gb/s a packet of 1 KiB takes 90 ns: pacing that is late by as much would send packets in groups.
+/// Resolution of timers. At 100 Gb/s a packet of 1 KiB takes 90 ns. With a coarser resolution, pacing would send packets in groups.
 const TIMER_GRANULARITY: Duration = Duration::from_nanos(16);
 
 /// All queue pairs, completion queues and memory regions of one core.
@@ -52,8 +52,8 @@ pub struct Endpoint {
     wheel: TimingWheel,
     /// Slots of queue pairs that may have something to send, each at most once.
     ready: VecDeque<u32>,
-    /// Queue pair before those in `ready`: it sent last while no other waited. Most often there is only one, whose turns then touch no
-    /// queue.
+    /// Queue pair before those in `ready`: it sent last while no other was ready. Usually only one is active, and its turns do not use the
+    /// queues.
     last_sender: Option<u32>,
     /// Queue pairs with a pending answer, which are before all others.
     responders: VecDeque<u32>,
@@ -75,7 +75,7 @@ struct Link {
 }
 
 impl Endpoint {
-    /// Creates an endpoint without queue pairs. Everything that grows with packets is allocated now.
+    /// Creates an endpoint without queue pairs. Memory that grows with packets is allocated now.
     #[must_use]
     pub fn new(config: EndpointConfig) -> Self {
         Self::of_core(config, CoreIndex::ONLY)
@@ -105,20 +105,20 @@ impl Endpoint {
         }
     }
 
-    /// Bytes of a queue pair before its first use. Its queues, and the state that answers telemetry, are allocated when they are needed.
+    /// Bytes of a queue pair before its first use. Its queues, and the state that answers telemetry, are allocated on first use.
     pub const QP_BYTES: usize = QpTable::QP_BYTES;
 
     /// Spaces frames as a link of this rate would, in bits of frames; with `None` they are sent as fast as the port accepts them. For ports
-    /// without a rate of their own (veth, tap, memif), whose queue pairs would otherwise all send at the same time. Time lost by a pause of
-    /// the poller is not made up for.
+    /// without a rate of their own (veth, tap, memif), where all queue pairs would otherwise send at the same time. After a pause of the
+    /// poller, the endpoint does not send faster to compensate.
     pub fn set_link_rate(&mut self, rate: Option<Rate>) {
         let rate = rate.filter(|rate| rate.as_bps() > 0);
         self.link = rate.map(|rate| Link { rate, free_at: Instant::ZERO });
     }
 
-    /// Sets the limit of the memory that all queue pairs together use for early packets, in bytes; 64 MiB in a new endpoint. Packets
-    /// without room are dropped, and their sender retransmits them. A queue pair may evict the packets of another that uses more than twice
-    /// as much. Memory above a lower limit is freed when it is no longer needed.
+    /// Sets the limit of the memory that all queue pairs together use for early packets, in bytes; 64 MiB in a new endpoint. Packets that
+    /// exceed it are dropped, and their sender retransmits them. A queue pair may evict the packets of another that uses more than twice as
+    /// much. If the limit is lowered, memory above it is freed when it is no longer needed.
     pub fn set_early_budget(&mut self, bytes: usize) {
         self.shared.early.set_limit(bytes);
     }
@@ -156,7 +156,7 @@ impl Endpoint {
     /// Changes the depth of a completion queue. Its completions stay.
     ///
     /// # Errors
-    /// Returns a [`ControlError`] if the queue does not exist, the depth is 0 or above 2^22, or more completions wait than would fit.
+    /// Returns a [`ControlError`] if the queue does not exist, the depth is 0 or above 2^22, or the queue contains more completions.
     pub fn resize_cq(&mut self, cq: CqId, depth: u32) -> Result<(), ControlError> {
         self.shared.cqs.resize(cq, depth)
     }
@@ -166,14 +166,14 @@ impl Endpoint {
         self.shared.cqs.poll(cq, into)
     }
 
-    /// Returns the completions that wait in a queue, oldest first.
+    /// Returns the completions in a queue, oldest first.
     #[inline]
     #[must_use]
     pub fn completions(&self, cq: CqId) -> &[Completion] {
         self.shared.cqs.waiting(cq)
     }
 
-    /// Removes all completions that wait in a queue, after [`Self::completions`] returned them.
+    /// Removes all completions in a queue, after [`Self::completions`] returned them.
     pub fn clear_cq(&mut self, cq: CqId) {
         self.shared.cqs.clear(cq);
     }
@@ -195,7 +195,7 @@ impl Endpoint {
         self.shared.cqs.overflowed(cq)
     }
 
-    /// Puts a completion queue into error permanently, and its queue pairs into ERR, because completions were lost on their way to the
+    /// Puts a completion queue into error permanently, and its queue pairs into ERR, because completions were lost before they reached the
     /// poller (IBA 10.2.6).
     pub fn overflow_cq(&mut self, now: Instant, cq: CqId) {
         self.shared.cqs.overflow(cq);
@@ -231,8 +231,8 @@ impl Endpoint {
         self.shared.regions.register_as(pd, address, length, origin, access)
     }
 
-    /// Changes everything of a region but its keys. When this returns, bytes that are no longer part of the region are not accessed any
-    /// more.
+    /// Changes all properties of a region except its keys. When this returns, bytes that are no longer part of the region are not accessed
+    /// any more.
     ///
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key, memory windows are bound to it, or [`Self::register`] would refuse the memory.
@@ -304,7 +304,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Requests one event when fewer than `limit` requests wait; [`Self::poll_event`] returns it. 0 requests none.
+    /// Requests one event when the queue has fewer than `limit` requests; [`Self::poll_event`] returns it. 0 requests none.
     ///
     /// # Errors
     /// Returns a [`ControlError`] if the queue does not exist, or contains no more than `limit` requests.
@@ -312,13 +312,13 @@ impl Endpoint {
         self.shared.srqs.arm(srq, limit)
     }
 
-    /// Returns the oldest event that no completion reports, once. Events of destroyed queue pairs and queues are dropped.
+    /// Returns the oldest event that no completion reports, once. Events of destroyed queue pairs and queues are discarded.
     pub fn poll_event(&mut self) -> Option<Event> {
         let SharedObjects { events, srqs, .. } = &mut self.shared;
         events.pop().or_else(|| srqs.poll_low().map(Event::SharedReceivesLow))
     }
 
-    /// Returns the number of events that were lost because more than 65,536 waited.
+    /// Returns the number of events that were lost because more than 65,536 were pending.
     #[must_use]
     pub const fn events_lost(&self) -> u64 {
         self.shared.events.lost()
@@ -385,7 +385,7 @@ impl Endpoint {
         Ok(())
     }
 
-    /// Destroys a queue pair, without completions for what is outstanding. Its number is not reused for [`QPN_QUARANTINE`].
+    /// Destroys a queue pair. Outstanding requests get no completions. Its number is not reused for [`QPN_QUARANTINE`].
     ///
     /// # Errors
     /// Returns [`ControlError::NoQp`] if the queue pair does not exist.

@@ -7,12 +7,12 @@ use cc::Instant;
 use core::cell::Cell;
 use core::time::Duration;
 
-/// Time for which the number of a destroyed queue pair is not reused. A peer that does not know of its end continues to send for a while,
-/// and the network may delay packets. Twice the longest time of the default timeout of 67 ms and 7 retries, if each timeout is the fourfold
-/// that IBA 9.7.6.1.3 allows.
+/// Time for which the number of a destroyed queue pair is not reused. Its peer may still retransmit, and the network may delay packets. The
+/// time is twice the longest duration of the default timeout of 67 ms and 7 retries, if each timeout is four times as long, as
+/// IBA 9.7.6.1.3 allows.
 pub const QPN_QUARANTINE: Duration = Duration::from_secs(4);
 
-/// Low bits of a number, for the queue pairs of one process. The bits above are the number of the process.
+/// Low bits of a number, for the queue pairs of one process. The bits above contain the number of the process.
 const BITS: u32 = 18;
 
 /// Processes that queue pair numbers can distinguish.
@@ -35,7 +35,7 @@ pub const fn process_of(qpn: Qpn) -> u8 {
 /// Core of a port, as encoded in the numbers of its queue pairs: in 0, 2 or 4 bits below the 6 bits of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoreIndex {
-    /// Even, so that the rest of a number has two halves.
+    /// Number of bits; even, so that the rest of a number has two halves.
     bits: u32,
     index: u8,
 }
@@ -64,15 +64,15 @@ impl CoreIndex {
         self.index
     }
 
-    /// Returns the index of the core in `qpn`, of a port with as many cores as this one's.
+    /// Returns the index of the core in `qpn`, for a port with as many cores as this one's.
     #[inline]
     #[must_use]
     pub const fn named_by(self, qpn: Qpn) -> u8 {
         (qpn.get() >> self.low_bits()) as u8 & ((1 << self.bits) - 1)
     }
 
-    /// Returns the index of the core in `qpn`, of a port with as many cores as this one's, which belongs to `process`. The index is beyond
-    /// all cores if the number is another process's.
+    /// Returns the index of the core in `qpn`, for a port with as many cores as this one's, which belongs to `process`. The index is beyond
+    /// all cores if the number belongs to another process.
     #[inline]
     #[must_use]
     pub const fn place_of(self, process: u8, qpn: Qpn) -> u32 {
@@ -93,7 +93,7 @@ impl CoreIndex {
 }
 
 /// Queue pair numbers: 6 bits for the process, those of the core, then a secret permutation of an index, so that a number reveals no other.
-/// Each index is used once before the first is reused, whatever the queue pair's slot in the table.
+/// Each index is used once before any is reused, whatever the queue pair's slot in the table.
 pub(super) struct QpNumbers {
     /// Bits of all numbers of the core above the permutation.
     prefix: u32,
@@ -101,7 +101,7 @@ pub(super) struct QpNumbers {
     bits: u32,
     half: u32,
     keys: [u32; ROUNDS],
-    /// Slot in the table of the last queue pair with each index. Indexes beyond were never used.
+    /// Slot in the table of the last queue pair with each index. Indexes beyond the end were never used.
     slots: Vec<u32>,
     /// Indexes of destroyed queue pairs, in the order of their destruction, and until when each is not reused.
     quarantined: VecDeque<(Instant, u32)>,
@@ -129,7 +129,7 @@ impl QpNumbers {
     }
 
     /// Assigns a number to a new queue pair at `slot`: one that was never used, otherwise the one that was released first. Returns `None`
-    /// if every number is in use, or was less than [`QPN_QUARANTINE`] ago.
+    /// if every number is in use, or was in use less than [`QPN_QUARANTINE`] ago.
     pub(super) fn assign(&mut self, now: Instant, slot: u32) -> Option<Qpn> {
         while (self.slots.len() as u32) < 1 << self.bits {
             let index = self.slots.len() as u32;

@@ -1,4 +1,4 @@
-//! The state of queue pairs and what they wait for, for tools that observe them.
+//! The state of queue pairs, and their waiting times, for tools that observe them.
 
 use super::Endpoint;
 use crate::qp::{QpReport, Waiting, WaitingTimes};
@@ -32,8 +32,8 @@ pub struct Observation {
 }
 
 impl Endpoint {
-    /// Returns up to `most` queue pairs from place `from` on, and the place to continue at; `None` if there are no more. The first place is
-    /// 0.
+    /// Returns up to `most` queue pairs from index `from` on, and the index at which to continue; `None` if there are no more. The first
+    /// index is 0.
     #[must_use]
     pub fn observe(&self, now: Instant, from: u32, most: usize) -> (Vec<Observation>, Option<u32>) {
         let mut seen = Vec::new();

@@ -1,4 +1,4 @@
-//! Index of queue pairs and address handles by their peer, so that no frame makes the endpoint search all of them.
+//! Index of queue pairs and address handles by their peer, so that no frame requires a search of all of them.
 
 use crate::Qpn;
 use crate::qp::{Peer, QueuePair};
@@ -7,7 +7,7 @@ use alloc::collections::BTreeSet;
 use core::net::IpAddr;
 use core::ops::Bound::{Excluded, Included};
 
-/// Sender of packets to a peer, by its slot in its table.
+/// Sender of packets to a peer, by the slot in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Sender {
     QueuePair(u32),
@@ -22,7 +22,7 @@ impl Sender {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct IndexEntry {
     peer: Option<Peer>,
-    /// Direct responses of switches change how it sends.
+    /// Direct responses of switches affect the queue pair.
     uses_direct_responses: bool,
 }
 
@@ -31,7 +31,7 @@ impl IndexEntry {
         Self { peer: qp.peer(), uses_direct_responses: qp.uses_direct_responses() }
     }
 
-    /// Returns the address and number of the peer, if direct responses about packets to it concern this queue pair.
+    /// Returns the address and number of the peer, if direct responses about packets to it affect this queue pair.
     fn direct_response_key(&self) -> Option<(IpAddr, u32)> {
         let peer = self.peer.filter(|_| self.uses_direct_responses)?;
         Some((peer.address, peer.qpn.get()))
@@ -43,7 +43,7 @@ impl IndexEntry {
 pub(super) struct PeerIndex {
     /// All senders, by the address of the peer and the Ethernet address of packets to it.
     senders: BTreeSet<(IpAddr, Mac, Sender)>,
-    /// Queue pairs that direct responses concern, by address and number of the peer, and by slot.
+    /// Queue pairs that direct responses affect, by address and number of the peer, and by slot.
     direct_response_users: BTreeSet<(IpAddr, u32, u32)>,
 }
 
@@ -73,7 +73,7 @@ impl PeerIndex {
         self.senders.remove(&(address, mac, sender));
     }
 
-    /// Changes the Ethernet address of packets to the peer at `address` to `mac`, for one sender that uses another. Returns the sender;
+    /// Changes to `mac` the Ethernet address of packets to the peer at `address`, for one sender that uses another. Returns the sender;
     /// `None` if there is none.
     pub(super) fn redirect(&mut self, address: IpAddr, mac: Mac) -> Option<Sender> {
         let least = (address, Mac([0; 6]), Sender::FIRST);
@@ -92,7 +92,7 @@ impl PeerIndex {
         self.senders.range(least..).next().is_some_and(|&(found, ..)| found == address)
     }
 
-    /// Returns the slot of a queue pair that direct responses about packets to queue pair `destination` at `address` concern.
+    /// Returns the slot of a queue pair that direct responses about packets to queue pair `destination` at `address` affect.
     pub(super) fn direct_response_user(&self, address: IpAddr, destination: Qpn) -> Option<u32> {
         let name = (address, destination.get());
         let (found, qpn, slot) = *self.direct_response_users.range((name.0, name.1, 0)..).next()?;

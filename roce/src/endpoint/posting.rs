@@ -24,7 +24,7 @@ impl Endpoint {
     /// # Errors
     /// Returns a [`PostError`] if the request was refused; nothing was done.
     pub fn post_recv(&mut self, qpn: Qpn, request: RecvRequest) -> Result<(), PostError> {
-        // A receive request starts no timer: a peer that waits for it retries by itself.
+        // A receive request starts no timer, because a peer that waits for it retries.
         let (_, qp, mut context) = self.open(Instant::ZERO, qpn).ok_or(PostError::NoQp { qpn })?;
         let checked = qp.check_recv(request)?;
         qp.take_recv(checked, &mut context);
@@ -40,7 +40,8 @@ impl Endpoint {
     }
 
     /// Posts receive requests, in two parts, that were checked against [`Self::post_rules`], the free entries and the state. None is
-    /// refused; those of a queue pair that was since reset or destroyed are dropped. Each is moved out, and an empty one left in its place.
+    /// refused; those of a queue pair that was since reset or destroyed are dropped. Each is moved out, and an empty one is left in its
+    /// place.
     pub fn take_recvs(&mut self, now: Instant, qpn: Qpn, requests: [&mut [CheckedRecv]; 2]) {
         let Some((index, qp, mut context)) = self.open(now, qpn) else { return };
         for request in requests.into_iter().flatten() {

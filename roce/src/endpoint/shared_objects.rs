@@ -11,8 +11,8 @@ use crate::xrc::XrcDomains;
 use crate::{Counters, RegionTable};
 use cc::{ActiveFlows, Instant};
 
-/// Limit of the memory for early packets until [`Endpoint::set_early_budget`](super::Endpoint::set_early_budget) sets another, bytes: that
-/// of 32 queue pairs which each hold as much as one may.
+/// Limit of the memory for early packets until [`Endpoint::set_early_budget`](super::Endpoint::set_early_budget) sets another, in bytes:
+/// that of 32 queue pairs at their own limits.
 const EARLY_BUDGET: usize = 64 << 20;
 
 pub(super) struct SharedObjects {

@@ -1,4 +1,4 @@
-//! Steers frames to raw packet queue pairs, by the rules that programs set.
+//! Steers frames to raw packet queue pairs, by the rules that programs add.
 
 use super::{ControlError, Endpoint};
 use crate::steering::{Cursor, FlowAction, FlowId, FlowRule, Headers, MAX_ENTRIES, Rss};

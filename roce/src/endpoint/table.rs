@@ -13,9 +13,9 @@ use cc::Instant;
 pub(super) struct Slot {
     pub(super) qp: QueuePair,
     pub(super) is_ready: bool,
-    /// It is among those that keep memory for telemetry.
+    /// The queue pair is among those that keep memory for telemetry.
     pub(super) is_telemetry_holder: bool,
-    /// Time to which its timer is set; may be too early, never too late.
+    /// Time to which the queue pair's timer is set; may be too early, never too late.
     pub(super) armed: Option<Instant>,
     pub(super) account: Account,
     /// State at the last trace point; `None` without a tracer.
@@ -45,7 +45,7 @@ impl QpTable {
         }
     }
 
-    /// Creates a queue pair with a number that no other has, or had recently.
+    /// Creates a queue pair with a number that no other has, or has had recently.
     ///
     /// # Errors
     /// Returns [`ControlError::Limit`] if the limit of queue pairs is reached, and [`ControlError::NumbersQuarantined`] if no number is

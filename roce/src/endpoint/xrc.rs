@@ -26,8 +26,8 @@ impl Endpoint {
     /// Creates an XRC target, in RESET. It receives messages for any shared receive queue of the domain, and sends none.
     ///
     /// # Errors
-    /// Returns a [`ControlError`] if the domain does not exist, or no number is free: those of destroyed queue pairs are not reused for a
-    /// time.
+    /// Returns a [`ControlError`] if the domain does not exist, or no number is free: those of destroyed queue pairs are not reused for
+    /// [`QPN_QUARANTINE`](super::QPN_QUARANTINE).
     pub fn create_xrc_target(&mut self, now: Instant, domain: XrcdId) -> Result<Qpn, ControlError> {
         self.shared.xrc.join(domain)?;
         let identity = |qpn| Identity::new(qpn, &QpInit::XRC_TARGET, Receives::XrcTarget(domain));

@@ -7,10 +7,10 @@ use core::time::Duration;
 pub struct PathChoice {
     /// Number of paths, 2 to [`PathChoice::MAX`], including the connection's own.
     pub count: u8,
-    /// Time between probes while data is in flight: about a base round trip. Each probe takes the next path.
+    /// Time between probes while data is in flight: about a base round trip. Each probe uses the next path.
     pub interval: Duration,
     /// Whether packets are sprayed over all paths, which needs selective repeat. Data then measures the paths, the queue pair's own probes
-    /// take turns on them, and loads are counted over `interval`.
+    /// alternate between them, and loads are counted over `interval`.
     pub spray: bool,
 }
 

@@ -11,7 +11,7 @@ pub(super) struct PathEntry {
     pub(super) template: Template,
     /// Records of probes and, with spraying, of data.
     records: PathRecords,
-    /// Load of its busiest link, and when it was reported.
+    /// Load of the path's busiest link, and when it was reported.
     load: Option<(PathLoad, Instant)>,
 }
 
@@ -21,7 +21,8 @@ pub(super) struct PathLoad {
     /// In-flight share.
     pub(super) share: f64,
     pub(super) capacity: Option<Rate>,
-    /// Whether it is the last of several hops: the receiver's own link, which all paths share. Its share already contains this side's load.
+    /// Whether the link is the last of several hops: the receiver's own link, which all paths share. Its share already contains this side's
+    /// load.
     pub(super) is_last: bool,
 }
 

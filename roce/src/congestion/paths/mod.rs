@@ -1,4 +1,4 @@
-//! The paths of a sender. Each has a UDP source port, by which switches choose its links, and a load, which reports show.
+//! The paths of a sender. Each has a UDP source port, from which switches select its links, and a load, from reports.
 //!
 //! [`PathChoice`] requests several, with one of two policies: [`OneActive`] sends all requests over one path, and moves to a less loaded
 //! one (rtgwg-00 9.4). [`Spraying`] sends requests over all of them; the requester chooses the path of each. READ responses and
@@ -66,7 +66,7 @@ impl Paths {
         })
     }
 
-    /// Gives all paths the headers of `path`, each with its own UDP source port.
+    /// Sets the headers of all paths to those of `path`, each with its own UDP source port.
     pub(super) fn set_headers(&mut self, path: &Path) {
         for entry in &mut self.paths {
             if let Ok(template) = Template::new(&Path { udp_source: entry.port, ..*path }) {
@@ -98,7 +98,7 @@ impl Paths {
         matches!(self.policy, PathPolicy::Spraying(_))
     }
 
-    /// Returns when the next path is probed; `None` with spraying, when the queue pair's own probes take turns.
+    /// Returns when the next path is probed; `None` with spraying, where the queue pair's own probes alternate between the paths.
     pub(super) const fn due_at(&self) -> Option<Instant> {
         match &self.policy {
             PathPolicy::OneActive(policy) => Some(policy.due_at()),
@@ -119,7 +119,7 @@ impl Paths {
         Some(self.paths[path].template)
     }
 
-    /// Applies an answer. Returns whether it is about a probe of these paths.
+    /// Applies an answer. Returns whether it answers a probe of these paths.
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn, report: Report) -> bool {
         let oldest = self.round() * FRESH_ROUNDS;
         let PathPolicy::OneActive(policy) = &mut self.policy else { return false };
@@ -131,8 +131,8 @@ impl Paths {
         true
     }
 
-    /// Applies a report on `path`, with spraying. Returns the in-flight share of the most loaded path since the last report: one window and
-    /// one rate serve all paths.
+    /// Applies a report on `path`, with spraying. Returns the in-flight share of the most loaded path since the last report, because one
+    /// window and one rate apply to all paths.
     pub(super) fn on_sprayed(&mut self, now: Instant, path: u8, report: Report) -> Option<Inflight> {
         let (interval, oldest) = (self.interval, self.round() * FRESH_ROUNDS);
         let PathPolicy::Spraying(policy) = &mut self.policy else { return None };
@@ -155,12 +155,12 @@ impl Paths {
         }
     }
 
-    /// Returns whether a move waits until nothing is in flight.
+    /// Returns whether a move is pending until nothing is in flight.
     pub(super) const fn has_pending_move(&self) -> bool {
         matches!(&self.policy, PathPolicy::OneActive(policy) if policy.has_pending_move())
     }
 
-    /// Moves to the wanted path, because nothing is in flight. Returns whether there is one.
+    /// Moves to the selected path, because nothing is in flight. Returns whether a path was selected.
     pub(super) fn migrate(&mut self, now: Instant) -> bool {
         let round = self.round();
         if let PathPolicy::OneActive(policy) = &mut self.policy { policy.migrate(now, round) } else { false }

@@ -1,6 +1,6 @@
 //! The policy that sends all packets over one path, and moves to a less loaded one (rtgwg-00 9.4).
 //!
-//! Probes the paths in turn. If another one was less loaded for long enough, the queue pair moves to it as soon as nothing is in flight.
+//! Probes the paths in turn. If another path was less loaded for enough rounds, the queue pair moves to it as soon as nothing is in flight.
 
 use super::choice::PathChoice;
 use super::entry::PathEntry;
@@ -9,12 +9,12 @@ use crate::congestion::prober::backoff;
 use cc::{Instant, Rate};
 use core::time::Duration;
 
-/// Least difference of the loads, as a share of a link, with this side's load on the other path.
+/// Least difference of the loads, as a share of a link, including this side's load on the other path.
 const MARGIN: f64 = 0.2;
-/// Rounds in a row in which the same path must be better, plus as many more at random, so that queue pairs with the same view do not all
-/// move at once.
+/// Rounds in a row in which the same path must be better, plus up to as many more at random. Otherwise queue pairs with the same
+/// measurements would all move at once.
 const CANDIDATE_ROUNDS: u64 = 4;
-/// Rounds between two moves, plus as many more at random.
+/// Rounds between two moves, plus up to as many more at random.
 const HOLD_DOWN_ROUNDS: u64 = 16;
 
 /// State of the policy. A round is the time in which each path is probed once.
@@ -22,12 +22,12 @@ const HOLD_DOWN_ROUNDS: u64 = 16;
 pub(super) struct OneActive {
     active: usize,
     line_rate: Option<Rate>,
-    /// Path that is probed next, and when.
+    /// Path that is probed next, and the time.
     next: usize,
     due_at: Instant,
     /// Number of the probe whose answer is outstanding, for each path.
     awaited: [Option<u64>; PathChoice::MAX as usize],
-    /// Payload bytes acknowledged; in `decided`, those at the last decision, with its time.
+    /// Payload bytes acknowledged; `decided` contains those at the last decision, with its time.
     acknowledged: u64,
     decided: (u64, Instant),
     /// Path that was best in the last rounds, and their number.
@@ -78,7 +78,7 @@ impl OneActive {
         path
     }
 
-    /// Returns the path of the probe that an answer with this PSN is about, once.
+    /// Returns the path of the probe that an answer with this PSN matches, once.
     pub(super) fn on_response(&mut self, psn: Psn) -> Option<usize> {
         let answers = |awaited: u64| (awaited & (Psn::CIRCLE as u64 - 1)) as u32 == psn.get();
         let path = self.awaited.iter().position(|awaited| awaited.is_some_and(answers))?;
@@ -90,7 +90,7 @@ impl OneActive {
         self.acknowledged += bytes;
     }
 
-    /// Decides, once a round, whether another path was better for long enough. Loads older than `oldest` do not count.
+    /// Decides, once a round, whether another path was better for enough rounds. Loads older than `oldest` are ignored.
     pub(super) fn decide(&mut self, now: Instant, paths: &[PathEntry], oldest: Duration) {
         let (bytes, then) = core::mem::replace(&mut self.decided, (self.acknowledged, now));
         let nanos = now.saturating_since(then).as_nanos() as f64;
@@ -100,14 +100,14 @@ impl OneActive {
         let mut best: Option<(usize, f64)> = None;
         for (at, path) in paths.iter().enumerate().filter(|(at, _)| *at != self.active) {
             let Some(load) = path.load(now, oldest) else { continue };
-            // If only ratios are reported, the links are assumed to be like this host's.
+            // If only ratios are reported, the links are assumed to have the rate of this host's.
             let capacity = load.capacity.or(here.capacity).or(self.line_rate);
             let capacity = capacity.map_or(f64::INFINITY, |rate| rate.as_bps() as f64);
             let there = load.share + if load.is_last { 0.0 } else { ours / capacity.max(1.0) };
             if here.share - there <= MARGIN {
                 continue;
             }
-            // The leading path stays in the lead: several paths over one idle link are equally good, and would alternate.
+            // The current candidate is preferred: several paths over one idle link are equally good, and would alternate.
             if before.is_some_and(|(led, _)| led == at) {
                 best = Some((at, there));
                 break;

@@ -1,12 +1,12 @@
-//! The policy that sends packets over all paths. The requester chooses the path of each request, by what has arrived over each path. This
-//! file has the window that serves all paths, and the path of answers.
+//! The policy that sends packets over all paths. The requester chooses the path of each request, by the arrivals over each path. This file
+//! has the window for all paths, and the path of answers.
 
 use cc::{Inflight, Instant};
 use core::time::Duration;
 
 #[derive(Debug, Default)]
 pub(super) struct Spraying {
-    /// Path of answers, and until when it stays.
+    /// Path of answers, and the earliest time at which it changes.
     answers: usize,
     answers_until: Instant,
     reported: Instant,
@@ -17,7 +17,7 @@ impl Spraying {
         self.answers
     }
 
-    /// Moves answers to the next of `count` paths, because the peer sent something again that had arrived: its answer may have been lost.
+    /// Moves answers to the next of `count` paths, because the peer repeated a request that had arrived: its answer may have been lost.
     pub(super) fn on_duplicate(&mut self, now: Instant, count: usize, interval: Duration) {
         if now >= self.answers_until {
             self.answers = (self.answers + 1) % count;

@@ -35,7 +35,7 @@ impl AddressTable {
     pub(crate) fn create(&mut self, pd: PdId, path: &Path) -> Result<AddressId, ControlError> {
         let template = Template::new(path).map_err(|error| match error {
             EmitError::Families { from, to } => ControlError::Families { from, to },
-            // A template has no other error.
+            // Creating a template has no other error.
             _ => ControlError::Limit { what: "address handles", limit: Self::LIMIT },
         })?;
         let index = match self.free.pop() {
@@ -52,7 +52,7 @@ impl AddressTable {
         Ok(AddressId::new(index, slot.generation))
     }
 
-    /// Changes the Ethernet address of packets by the handle in this slot, whose destination is `peer`.
+    /// Changes the Ethernet address of packets with the handle in this slot, whose destination is `peer`.
     pub(crate) fn redirect(&mut self, slot: u16, peer: IpAddr, mac: Mac) {
         let slot = self.slots.get_mut(usize::from(slot));
         if let Some(handle) = slot.and_then(|slot| slot.handle.as_mut()) {
@@ -61,7 +61,7 @@ impl AddressTable {
         }
     }
 
-    /// Destroys a handle. Returns the destination of its packets; `None` if it does not exist.
+    /// Destroys a handle. Returns the destination of its packets; `None` if the handle does not exist.
     pub(crate) fn destroy(&mut self, id: AddressId) -> Option<(IpAddr, Mac)> {
         let (index, generation) = (id.slot(), id.generation());
         let slot = self.slots.get_mut(usize::from(index)).filter(|slot| slot.generation == generation)?;
@@ -71,12 +71,12 @@ impl AddressTable {
         Some((path.destination, path.destination_mac))
     }
 
-    /// Returns the headers of packets by the handle, if it is of `pd`.
+    /// Returns the headers of packets with the handle, if it is of `pd`.
     pub(crate) fn get(&self, id: AddressId, pd: PdId) -> Option<&Template> {
         self.path_and_headers(id, pd).map(|(_, template)| template)
     }
 
-    /// Returns the path and the headers of packets by the handle, if it is of `pd`.
+    /// Returns the path and the headers of packets with the handle, if it is of `pd`.
     pub(crate) fn path_and_headers(&self, id: AddressId, pd: PdId) -> Option<(&Path, &Template)> {
         let (index, generation) = (id.slot(), id.generation());
         let slot = self.slots.get(usize::from(index)).filter(|slot| slot.generation == generation)?;

@@ -137,7 +137,7 @@ pub struct Counters {
     pub notifications_sent: u64,
     /// Congestion notification packets (CNPs) received.
     pub notifications_received: u64,
-    /// Answers to telemetry sent, with acknowledgements or in packets of their own.
+    /// Answers to telemetry sent, with acknowledgements or in separate packets.
     pub feedback_sent: u64,
     /// Answers received to the telemetry of data packets.
     pub feedback_received: u64,

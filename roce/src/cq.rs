@@ -1,4 +1,4 @@
-//! Completion queues, and which of them have new completions.
+//! Completion queues, and the list of those with new completions.
 
 use crate::qp::Completion;
 use crate::{ControlError, CqId, Qpn};
@@ -13,7 +13,7 @@ struct CompletionQueue {
     entries: Vec<Completion>,
     depth: usize,
     overflowed: bool,
-    /// Uses by queue pairs: one that sends and receives with it counts twice.
+    /// References by queue pairs; a queue pair that sends and receives with the queue counts twice.
     users: u32,
     is_filled: bool,
 }
@@ -22,8 +22,8 @@ pub(crate) struct CompletionQueues {
     queues: Vec<Option<CompletionQueue>>,
     free: Vec<u32>,
     limit: u32,
-    /// Queues that received completions since [`Self::take_filled`] returned them, each once and in that order: a program that waits for
-    /// events of several queues sees that of an acknowledgement before that of the following message.
+    /// Queues that received completions since [`Self::take_filled`] returned them, each once and in that order. A program that uses events
+    /// of several queues then gets the event of an acknowledgement before that of the following message.
     filled: VecDeque<CqId>,
     /// Overflowed queues whose queue pairs were not failed yet, each once.
     overflowed: Vec<CqId>,
@@ -93,7 +93,7 @@ impl CompletionQueues {
 
     pub(crate) fn push(&mut self, cq: CqId, completion: Completion) {
         let Some(Some(queue)) = self.queues.get_mut(cq.0 as usize) else { return };
-        // Nothing follows a lost completion, so that what is polled has no gap.
+        // No completion follows a lost one, so that the polled completions have no gap.
         if queue.overflowed {
             return;
         }

@@ -12,15 +12,15 @@ use core::time::Duration;
 pub enum Event {
     /// The first packet arrived while the queue pair was in RTR: the peer is in RTS.
     CommunicationEstablished(Qpn),
-    /// All begun messages are done: the queue pair in SQD may be changed.
+    /// All begun messages have completed: the queue pair in SQD may be changed.
     SendQueueDrained(Qpn),
-    /// The queue pair takes no more requests from its shared receive queue.
+    /// The queue pair uses no further requests of its shared receive queue.
     LastReceive(Qpn),
     /// The queue pair went to ERR without a request of the program.
     QpFailed(QpFailure),
-    /// A send request of an unreliable queue pair failed, and the queue pair went to SQE. IBA has only the completion for it.
+    /// A send request of an unreliable queue pair failed, and the queue pair went to SQE. IBA has no event for it, only the completion.
     SendQueueFailed(QpFailure),
-    /// Fewer requests wait in a shared receive queue than the limit that was armed.
+    /// A shared receive queue has fewer requests than the limit that was armed.
     SharedReceivesLow(SrqId),
     /// A completion queue lost completions, and its queue pairs failed.
     CqOverflowed(CqId),
@@ -45,7 +45,7 @@ impl Event {
 pub struct CongestionChange {
     /// Number of the queue pair.
     pub qpn: Qpn,
-    /// Destination of the datagrams that it concerns; `None` for the queue pair's only peer.
+    /// Destination of the datagrams to which the change applies; `None` for the queue pair's only peer.
     pub destination: Option<IpAddr>,
     /// Change.
     pub notice: CongestionNotice,
@@ -101,7 +101,7 @@ pub(crate) struct Events {
 }
 
 impl Default for Events {
-    /// Allocates room for all changes, so that none is allocated later.
+    /// Allocates room for all changes, so that recording one allocates nothing.
     fn default() -> Self {
         let changes = VecDeque::with_capacity(Self::CHANGES);
         Self {
@@ -115,13 +115,13 @@ impl Default for Events {
 }
 
 impl Events {
-    /// Limit of the events that wait.
+    /// Limit of the pending events.
     const LIMIT: usize = 1 << 16;
-    /// Limit of the suspected peers that wait. Others are reported the next time that they do not answer.
+    /// Limit of the pending suspected peers. Others are reported the next time that they do not answer.
     const MAX_SUSPECTED: usize = 64;
-    /// Limit of the changes that wait. Beyond it the oldest is dropped.
+    /// Limit of the pending changes. Beyond it the oldest is dropped.
     const CHANGES: usize = 64;
-    /// Limit of the peers whose last ICMP message is kept. Beyond it the oldest is forgotten.
+    /// Limit of the peers whose last ICMP message is kept. Beyond it the oldest is discarded.
     const UNREACHABLE: usize = 16;
 
     pub(crate) fn push(&mut self, event: Event) {
@@ -146,7 +146,7 @@ impl Events {
         self.changes.retain(|change| change.qpn != qpn);
     }
 
-    /// Records that packets to this address may not arrive, once while it waits.
+    /// Records that packets to this address may not arrive, once until it is polled.
     #[cold]
     pub(crate) fn suspect(&mut self, peer: IpAddr) {
         if self.suspected.len() < Self::MAX_SUSPECTED && !self.suspected.contains(&peer) {
@@ -160,7 +160,7 @@ impl Events {
 
     #[cold]
     pub(crate) fn change(&mut self, change: CongestionChange) {
-        // Keeps the newest.
+        // Drops the oldest change.
         if self.changes.len() == Self::CHANGES {
             self.changes.pop_front();
         }

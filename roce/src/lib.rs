@@ -9,7 +9,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-/// Implements `Debug` of errors by `Display`, because a `main` that returns an error prints it by `Debug`.
+/// Implements `Debug` of errors with their `Display`, because a `main` that returns an error prints it with `Debug`.
 #[macro_export]
 macro_rules! debug_as_display {
     ($($error:ty),+) => {

@@ -10,25 +10,25 @@ use core::time::Duration;
 /// Room for frames, one after the other.
 pub trait Outbox {
     /// Returns room for the next frame: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD) bytes; `None` if there is none. Without a
-    /// [`Self::commit`] it returns the same room again.
+    /// [`Self::commit`], the next call returns the same room again.
     fn room(&mut self) -> Option<&mut [u8]>;
 
-    /// Completes a frame: the first `length` bytes of the room.
+    /// Completes a frame, which is the first `length` bytes of the room.
     fn commit(&mut self, length: usize);
 
-    /// Begins the next turn. Returns whether frames to some peer have no room, so that [`Self::has_room_to`] decides.
+    /// Begins the next turn. Returns whether [`Self::has_room_to`] must be called, because some peers have no room for frames.
     #[inline(always)]
     fn begin_turn(&mut self) -> bool {
         false
     }
 
-    /// Returns whether frames to this queue pair at this Ethernet address have room.
+    /// Returns whether there is room for frames to this queue pair at this Ethernet address.
     fn has_room_to(&self, mac: Mac, qpn: Qpn) -> bool {
         let _ = (mac, qpn);
         true
     }
 
-    /// Returns what a queue pair with more to send waits for when there is no room.
+    /// Returns the waiting state of a queue pair with more to send when there is no room.
     fn why_full(&self) -> Waiting {
         Waiting::Turn
     }

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// Packet sequence number: 24 bits that wrap (IBA 9.7.2).
 ///
-/// It has no order, because it wraps; [`distance`](Self::distance) determines which of two is ahead.
+/// PSNs have no order, because they wrap; [`distance`](Self::distance) determines which of two is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Psn(u32);
 
@@ -36,7 +36,8 @@ impl Psn {
         self.plus(1)
     }
 
-    /// Returns how far this is ahead of `origin`, from −2²³ to 2²³ − 1 (IBA 9.7.2: half the circle is valid ahead, half is duplicate).
+    /// Returns how far this PSN is ahead of `origin`, from −2²³ to 2²³ − 1 (IBA 9.7.2: half the PSN space is valid ahead, half is
+    /// duplicate).
     #[must_use]
     pub const fn distance(self, origin: Self) -> i32 {
         let ahead = self.0.wrapping_sub(origin.0) << 8;
@@ -54,7 +55,7 @@ impl fmt::Display for Psn {
 mod tests {
     use super::*;
 
-    /// IBA 9.7.1, 9.7.2: what lies ahead, across the end of the 24 bits too.
+    /// IBA 9.7.1, 9.7.2: the distance is correct where the 24 bits wrap.
     #[test]
     fn distance_goes_both_ways_round_the_circle() {
         let last = Psn::new(Psn::CIRCLE - 1);
@@ -64,7 +65,7 @@ mod tests {
         assert_eq!(Psn::new(1 << 23).distance(Psn::new(0)), -(1 << 23));
     }
     /// Every distance, from origins on both sides of each point where a bit or the sign wraps.
-    /// IBA 9.7.2: half the circle is ahead, half is behind.
+    /// IBA 9.7.2: half the PSN space is ahead, half is behind.
     #[test]
     fn every_distance_equals_the_steps() {
         const HALF: i32 = 1 << 23;

@@ -1,26 +1,27 @@
-//! UDP source ports, by which flows take different paths, and by which a NIC finds the core of a queue pair.
+//! UDP source ports, by which the network selects the path of a flow, and a NIC selects the core of a queue pair.
 //!
 //! Ferroce copies the bits of the peer's QPN that encode its core into the source port ([`CORE_BITS`]). The peer's NIC hashes only these,
-//! so that a packet arrives at the queue of its core. Nothing is negotiated, and other peers see an ordinary source port.
+//! so that a packet arrives at the queue of its core. This needs no negotiation, and for other peers it is an ordinary source port.
 
 use crate::Qpn;
 use core::net::IpAddr;
 
 const FLOW_LABEL: u32 = 0xf_ffff;
 
-/// Bits of a source port that hold bits 17 to 14 of the peer's QPN. They encode the core: all of them for a peer with 5 to 16 cores, the
-/// upper two with 2 to 4. Over IPv6 they are XORed with bits 66 to 69 of the sender's address, counted from 0, because the peer's hash is.
+/// Bits of a source port that contain bits 17 to 14 of the peer's QPN. They encode the core: all of them for a peer with 5 to 16 cores, the
+/// upper two with 2 to 4. Over IPv6 they are XORed with bits 66 to 69 of the sender's address, counted from 0, to cancel their effect on
+/// the peer's hash.
 pub const CORE_BITS: u16 = 0x3c00;
 
-/// Returns the UDP source port of a connected queue pair's packets from `source`: 0xC000 and above, spread by both queue pair numbers so
-/// that flows take different paths. Except for [`CORE_BITS`], which encode the peer's core, it is Linux's (`rdma_calc_flow_label`,
+/// Returns the UDP source port of a connected queue pair's packets from `source`: 0xC000 and above. It depends on both queue pair numbers,
+/// so that flows use different paths. Except for [`CORE_BITS`], which encode the peer's core, it is Linux's (`rdma_calc_flow_label`,
 /// `rdma_flow_label_to_udp_sport`).
 #[must_use]
 pub const fn udp_source_port(source: IpAddr, local: Qpn, remote: Qpn) -> u16 {
     to_core((remote.get() >> 14 & 0xf) as u8, source, fold(local.get() as u64 * remote.get() as u64))
 }
 
-/// Returns [`udp_source_port`], or the port of the flow label that the program chose, as with hardware (`rdma_get_udp_sport`). A label of 0
+/// Returns [`udp_source_port`], or the port of the flow label that the program chose, as on hardware (`rdma_get_udp_sport`). A label of 0
 /// means none.
 #[must_use]
 pub const fn udp_source_port_of_flow(flow_label: u32, source: IpAddr, local: Qpn, remote: Qpn) -> u16 {
@@ -30,8 +31,8 @@ pub const fn udp_source_port_of_flow(flow_label: u32, source: IpAddr, local: Qpn
     }
 }
 
-/// Returns the UDP source port of datagrams by one address handle: that of the flow label if the program chose one, otherwise spread by
-/// both addresses, so that datagrams to different hosts take different paths. It encodes core 0, which has the datagram queue pairs.
+/// Returns the UDP source port of datagrams with one address handle: that of the flow label if the program chose one. Otherwise it depends
+/// on both addresses, so that datagrams to different hosts use different paths. It encodes core 0, which has the datagram queue pairs.
 #[must_use]
 pub fn udp_source_port_of_datagrams(flow_label: u32, from: IpAddr, to: IpAddr) -> u16 {
     match flow_label & FLOW_LABEL {

@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 pub struct SrqInit {
     /// Protection domain; queue pairs that use the queue must be of the same one.
     pub pd: PdId,
-    /// Limit of the requests that wait, 1 to 32,768.
+    /// Limit of the pending requests, 1 to 32,768.
     pub depth: u32,
     /// Limit of the buffers in one request, 0 to 32.
     pub max_sge: u32,
-    /// Set for a queue of an XRC domain: only the domain's targets use it, when a message names it.
+    /// Set for a queue of an XRC domain: only the domain's targets use it, for messages that name it.
     pub xrc: Option<XrcReceives>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct ResolvedSrq {
 /// State of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqReport {
-    /// Requests that wait.
+    /// Pending requests.
     pub waiting: u32,
     /// Requests below which an event is raised, once; 0 if none is requested.
     pub limit: u32,
@@ -52,7 +52,7 @@ struct SharedQueue {
     init: SrqInit,
     number: SrqNumber,
     requests: VecDeque<RecvRequest>,
-    /// Requests borrowed by messages that may be abandoned. They may return, so they still take room.
+    /// Requests borrowed by messages that may be abandoned. They may be returned, so they still use room.
     borrowed: u32,
     limit: u32,
     qps: u32,
@@ -67,14 +67,14 @@ impl SharedQueue {
 #[derive(Debug, Default)]
 pub(crate) struct SharedQueues {
     queues: Vec<Option<SharedQueue>>,
-    /// Queues created so far. The upper bits of a number count them, so that a number is not reused soon.
+    /// Queues created so far. The upper bits of a number contain this count, so that a number is not reused soon.
     created: u32,
-    /// Queues that fell below their limit, each once until it is armed again.
+    /// Queues with fewer requests than their limit, each once until its limit is armed again.
     low: VecDeque<SrqId>,
 }
 
 impl SharedQueues {
-    /// Limit of the queues of one endpoint: as many as the lower half of a number distinguishes.
+    /// Limit of the queues of one endpoint: the numbers that the lower half of an SRQ number can distinguish.
     const LIMIT: u32 = 1 << Self::PLACE_BITS;
     const PLACE_BITS: u32 = 12;
 
@@ -152,7 +152,7 @@ impl SharedQueues {
         }
     }
 
-    /// Requests an event when fewer than `limit` requests wait; 0 requests none.
+    /// Requests an event when fewer than `limit` requests are pending; 0 requests none.
     pub(crate) fn arm(&mut self, srq: SrqId, limit: u32) -> Result<(), ControlError> {
         let queue = self.get_mut(srq)?;
         let depth = queue.init.depth;
@@ -173,7 +173,7 @@ impl SharedQueues {
         Some(SrqReport { waiting: queue.requests.len() as u32, limit: queue.limit, qps: queue.qps })
     }
 
-    /// Returns its number in requests of peers.
+    /// Returns the queue's number in requests of peers.
     pub(crate) fn number(&self, srq: SrqId) -> Option<SrqNumber> {
         self.get(srq).ok().map(|queue| queue.number)
     }
@@ -204,7 +204,7 @@ impl SharedQueues {
         request
     }
 
-    /// Pops a request for a message that may be abandoned. It takes room until [`Self::commit_borrowed`] or [`Self::return_borrowed`].
+    /// Pops a request for a message that may be abandoned. It uses room until [`Self::commit_borrowed`] or [`Self::return_borrowed`].
     pub(crate) fn borrow(&mut self, srq: SrqId) -> Option<RecvRequest> {
         let request = self.pop(srq)?;
         if let Ok(queue) = self.get_mut(srq) {

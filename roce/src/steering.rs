@@ -10,7 +10,7 @@ pub use rss::{HASH_KEY, HashFields, MAX_ENTRIES, Rss};
 pub(crate) use table::{Cursor, FlowTable};
 pub use table::{FlowId, MAX_FLOWS};
 
-/// Value of some bits of a header field. All fields are in network byte order.
+/// Value of selected bits of a header field. All fields are in network byte order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Masked<const N: usize> {
     /// Value of the field.
@@ -23,7 +23,7 @@ impl<const N: usize> Masked<N> {
     /// Matches any value.
     pub const ANY: Self = Self { value: [0; N], mask: [0; N] };
 
-    /// Matches exactly this value.
+    /// Matches only this value.
     #[must_use]
     pub const fn exactly(value: [u8; N]) -> Self {
         Self { value, mask: [0xff; N] }
@@ -116,30 +116,30 @@ pub enum FlowSpec {
     Udp(PortSpec),
 }
 
-/// Frames to which a rule applies. RoCEv2 packets are never among them: their queue pairs receive them.
+/// Frames to which a rule applies. RoCEv2 packets are excluded: their queue pairs receive them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FlowFrames {
-    /// Frames that match all of these; any frame if there are none.
+    /// Frames that match all of these; any frame if the list is empty.
     Matching(Vec<FlowSpec>),
-    /// Frames that no rule of [`Self::Matching`] takes.
+    /// Frames that no rule of [`Self::Matching`] matches.
     Rest,
     /// Frames of [`Self::Rest`] to a multicast or broadcast address.
     RestOfGroups,
 }
 
-/// What happens to the frames of a rule.
+/// Action for the frames of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowAction {
     /// The queue pair receives them.
     Take,
-    /// The queue pair receives a copy, and later rules apply as well.
+    /// The queue pair receives a copy, and later rules also apply.
     Copy,
     /// The frames are dropped.
     Drop,
 }
 
-/// Flow rule: which frames, and what happens to them. Rules are tried by priority number, lowest first, and of two with the same number the
-/// older one first. Queue pairs with equal rules get a copy each.
+/// Flow rule: the frames, and the action for them. Rules are tried by priority number, lowest first, and of two with the same number the
+/// older one first. Queue pairs with equal rules each receive a copy.
 ///
 /// ```
 /// # use ferroce_roce::steering::{FlowAction, FlowFrames, FlowRule, FlowSpec, Masked, PortSpec};
@@ -153,7 +153,7 @@ pub struct FlowRule {
     pub priority: u16,
     /// Frames to which the rule applies.
     pub frames: FlowFrames,
-    /// What happens to these frames.
+    /// Action for these frames.
     pub action: FlowAction,
 }
 

@@ -8,7 +8,7 @@ use core::time::Duration;
 /// Bits of a tick per level, and the slots that they address.
 const LEVEL_BITS: u32 = 6;
 const SLOTS: usize = 1 << LEVEL_BITS;
-/// Enough levels for 64-bit ticks, so that no timer is too far in the future.
+/// Enough levels for 64-bit ticks, so that every timer fits.
 const LEVELS: usize = 64usize.div_ceil(LEVEL_BITS as usize);
 
 /// No node, or no bucket.
@@ -36,11 +36,11 @@ struct Node {
 /// Hierarchical timing wheel: one timer per token, tokens 0 to `capacity` - 1.
 ///
 /// A timer fires at or after its time, less than one granularity late. Setting, moving and cancelling take constant time, and nothing is
-/// allocated after [`TimingWheel::new`]. A user that needs several kinds of timers per queue pair uses a token for each.
+/// allocated after [`TimingWheel::new`]. A user with several kinds of timers per queue pair uses a token for each kind.
 ///
-/// A tick is filed under the highest group of 6 bits in which it differs from the current tick; when time reaches the value of that group,
-/// it is filed again, lower. So on every level all slots in use are ahead of the current tick, and the first slot of the lowest level in
-/// use is the earliest.
+/// The level of a timer is the highest group of 6 bits in which its tick differs from the current tick. When the current tick reaches the
+/// value of that group, the timer moves to a lower level. So on every level all slots in use are ahead of the current tick, and the first
+/// slot of the lowest level in use is the earliest.
 #[derive(Debug)]
 pub struct TimingWheel {
     nodes: Box<[Node]>,
@@ -116,19 +116,19 @@ impl TimingWheel {
         self.nodes[token as usize].bucket != NONE
     }
 
-    /// Returns when to call [`Self::pop`]: at most one granularity after the earliest timer, but perhaps well before it, to file it again;
-    /// `None` if no timer is set.
+    /// Returns when to call [`Self::pop`]: at most one granularity after the earliest timer, but perhaps long before it, to move it to a
+    /// lower level; `None` if no timer is set.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         let (_, tick) = self.earliest()?;
         Some(Instant::from_nanos(tick.saturating_mul(1 << self.shift)))
     }
 
-    /// Returns one timer that is due, earliest first, and clears it. Time never goes back: an earlier `now` than before counts as the
-    /// former.
+    /// Returns one timer that is due, earliest first, and clears it. If `now` is earlier than in a previous call, the previous time
+    /// applies.
     ///
-    /// Timers may be set between two calls. One set to a time in the past is returned at once, so a caller that loops and sets timers must
-    /// set them ahead of `now`.
+    /// Timers may be set between two calls. A timer set to a time in the past is returned at once, so a caller that sets timers in a loop
+    /// of calls must set them ahead of `now`.
     pub fn pop(&mut self, now: Instant) -> Option<u32> {
         let now = (now.as_nanos() >> self.shift).max(self.current);
         while let Some((bucket, tick)) = self.earliest()
@@ -163,7 +163,7 @@ impl TimingWheel {
         let low = LEVEL_BITS * level;
         let above = self.current.checked_shr(low + LEVEL_BITS).unwrap_or(0);
         let begins = (above.checked_shl(low + LEVEL_BITS).unwrap_or(0)) | (u64::from(slot) << low);
-        // On the lowest level the slot of the current tick itself may be in use, never an earlier one.
+        // On the lowest level the earliest slot may be that of the current tick itself.
         debug_assert!(begins >= self.current);
         Some((level as usize * SLOTS + slot as usize, begins))
     }
@@ -195,7 +195,7 @@ impl TimingWheel {
             self.levels |= 1 << level;
             (token, token)
         } else {
-            // At the end: timers of one tick fire in the order in which they were set.
+            // Appended, so that timers of one tick fire in the order in which they were set.
             let last = core::mem::replace(&mut self.nodes[head as usize].previous, token);
             self.nodes[last as usize].next = token;
             (last, head)

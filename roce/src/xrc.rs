@@ -1,4 +1,4 @@
-//! XRC domains: which targets use which shared receive queues (IBA annex A14).
+//! XRC domains, which associate targets with shared receive queues (IBA annex A14).
 
 use crate::{ControlError, XrcdId};
 use alloc::vec::Vec;

@@ -48,7 +48,7 @@ number!(
     Rkey, 32, "{:#x}"
 );
 
-/// Error of a text that is not a [`Qpn`].
+/// Error for a text that is not a [`Qpn`].
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct ParseQpnError;
 

@@ -1,4 +1,4 @@
-//! Keys that are hard to guess, and are not repeated until all were used.
+//! Keys that are hard to guess, and are not repeated until all have been used.
 
 use core::cell::Cell;
 
@@ -7,15 +7,16 @@ const ROUNDS: usize = 22;
 /// Entries of the cache of opened keys.
 const RECENT: usize = 16;
 
-/// Secret permutation of the 32-bit numbers. Without the secret, a key reveals nothing about its region or about any other key.
+/// Secret permutation of the 32-bit numbers. Without the secret, a key reveals nothing about its region or about other keys.
 ///
-/// It is the block cipher Speck32/64, with the other half of the secret XORed before and after it, because a key of 64 bits alone is short.
+/// The permutation is the block cipher Speck32/64. The other half of the secret is XORed before and after it, because a key of 64 bits
+/// alone is short.
 #[derive(Clone)]
 pub(crate) struct KeySpace {
     round_keys: [u16; ROUNDS],
     before: u32,
     after: u32,
-    /// Cache of opened keys with their numbers: a queue pair uses few, packet after packet.
+    /// Cache of opened keys with their numbers, because a queue pair uses few keys in many packets.
     recent: [Cell<(u32, u32)>; RECENT],
 }
 
@@ -28,7 +29,7 @@ impl KeySpace {
             after: u32::from_le_bytes([secret[12], secret[13], secret[14], secret[15]]),
             recent: Default::default(),
         };
-        // So that every cached pair is valid from the start.
+        // Makes every cached pair valid from the start.
         let zero = space.decipher(0);
         space.recent = core::array::from_fn(|_| Cell::new((0, zero)));
         space

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 
 #[derive(Clone, Copy, Debug)]
 struct Bound {
-    /// Queue pair that bound it, for type 2.
+    /// Queue pair that bound the window, for type 2.
     qpn: Option<Qpn>,
     lkey: Lkey,
     start: u64,
@@ -42,7 +42,7 @@ impl Windows {
         Self { windows: BTreeMap::new(), of_queue_pairs: BTreeSet::new(), keys, drawn: 0, limit }
     }
 
-    /// Returns whether this is a key that a window has, or may have.
+    /// Returns whether a window has, or may have, this key.
     pub(crate) fn owns(&self, rkey: Rkey) -> bool {
         self.windows.contains_key(&index(rkey))
     }
@@ -179,7 +179,7 @@ impl Windows {
     }
 }
 
-/// Returns `length` bytes at `address` of memory with `size` bytes from `start` on, whose first address in requests is `origin`.
+/// Returns `length` bytes at `address` of memory with `size` bytes from `start` on. `origin` is its first address in requests.
 #[inline]
 pub(crate) fn slice(
     origin: u64,

@@ -1,4 +1,4 @@
-//! Registered memory: keys, regions, windows, and the checked ranges without which no byte is accessed.
+//! Registered memory: keys, regions, windows, and checked ranges, through which every access goes.
 
 mod key;
 mod key_space;
@@ -44,11 +44,11 @@ impl Slice {
     }
 }
 
-/// Access to registered memory. The application may write the memory at any moment, so an implementation must not form a Rust reference to
+/// Access to registered memory. The application may write the memory at any time, so an implementation must not form a Rust reference to
 /// it; bytes are copied in and out.
 ///
 /// # Errors
-/// Returns [`AccessError::Vanished`] if the memory is registered but no longer there: the application unmapped it, or truncated its file.
+/// Returns [`AccessError::Vanished`] if the memory is registered but no longer mapped: the application unmapped it, or truncated its file.
 /// Some bytes may have been written.
 #[allow(clippy::missing_errors_doc)]
 pub trait Memory {
@@ -56,14 +56,14 @@ pub trait Memory {
     fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError>;
     /// Reads `from` into `into`; the lengths must be equal.
     fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError>;
-    /// Writes 8 aligned bytes atomically, after everything that was placed before (IBA annex A19: ATOMIC WRITE).
+    /// Writes 8 aligned bytes atomically, after all bytes that were placed before (IBA annex A19: ATOMIC WRITE).
     fn store(&mut self, at: Slice, bytes: [u8; 8]) -> Result<(), AccessError> {
         self.place(at, &bytes)
     }
-    /// Makes everything that was placed before globally visible (IBA annex A19: FLUSH to global visibility).
+    /// Makes all bytes that were placed before globally visible (IBA annex A19: FLUSH to global visibility).
     fn flush(&mut self) {}
-    /// Adds `add` to the 8-byte integer at `at`, wrapping, in host byte order. Returns the value before.
+    /// Adds `add` to the 8-byte integer at `at`, wrapping, in host byte order. Returns the original value.
     fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError>;
-    /// Stores `swap` at `at` if the value there is `compare`. Returns the value before.
+    /// Stores `swap` at `at` if the value there is `compare`. Returns the original value.
     fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> Result<u64, AccessError>;
 }

@@ -1,5 +1,5 @@
-//! The headers of a frame to which rules are compared. Lengths and checksums are not checked: a raw packet queue pair receives what
-//! arrives.
+//! The headers of a frame, to which rules are compared. Lengths and checksums are not checked, because a raw packet queue pair also
+//! receives damaged frames.
 
 use super::{EthernetSpec, FlowSpec, Ipv4Spec, Ipv6Spec, PortSpec};
 
@@ -24,7 +24,7 @@ pub(crate) struct Headers<'a> {
     vlan: Option<[u8; 2]>,
     ether_type: [u8; 2],
     network: Network<'a>,
-    /// Protocol above the IP header, and the two ports if it has them.
+    /// Protocol above the IP header, and the two ports if the protocol has them.
     transport: Option<(u8, &'a [u8; 4])>,
 }
 
@@ -142,7 +142,7 @@ mod tests {
         [&TO[..], &FROM, &tag, &kind].concat()
     }
 
-    /// Returns the header of a packet from 1.1.1.1 to 2.2.2.2 with `options` words of options, don't fragment.
+    /// Returns the header of a packet from 1.1.1.1 to 2.2.2.2, with "don't fragment" and `options` words of options.
     fn ipv4(protocol: u8, options: u8) -> Vec<u8> {
         let head = [0x45 + options, 0xb8, 0xff, 0xff, 0, 0, 0x40, 0, 64, protocol, 0, 0];
         [&head[..], &[1; 4], &[2; 4], &alloc::vec![0; usize::from(options) * 4]].concat()

@@ -71,7 +71,7 @@ impl FlowTable {
         self.spreads.remove(&qpn.get());
     }
 
-    /// Returns the next queue pair that gets the frame, and what happens to the frame there; `None` if there are no more.
+    /// Returns the next queue pair that receives the frame, and the action for it; `None` if there are no more.
     pub(crate) fn next(&self, headers: &Headers<'_>, cursor: &mut Cursor) -> Option<(Qpn, FlowAction)> {
         let taken_by = cursor.taken.and_then(|place| self.flows.get(place));
         while let Some(flow) = self.flows.get(cursor.next) {
@@ -113,7 +113,7 @@ mod tests {
         FlowRule { frames, ..FlowRule::new(Vec::new()) }
     }
 
-    /// Returns the queue pairs that get a frame, and whether a rule took it.
+    /// Returns the queue pairs that receive a frame, and whether a rule took it.
     fn takers(table: &FlowTable, frame: &[u8]) -> (Vec<u32>, bool) {
         let (headers, mut cursor) = (Headers::of(frame).unwrap(), Cursor::default());
         let mut takers = Vec::new();

@@ -67,7 +67,7 @@ pub enum AccessError {
 
 impl AccessError {
     /// Returns the counter of remote requests that are refused for this reason. A region of another domain counts as no region: both are an
-    /// R_Key violation (IBA 9.7.4.1.4), and the peer learns no more.
+    /// R_Key violation (IBA 9.7.4.1.4), which the NAK does not distinguish.
     #[must_use]
     pub const fn discard(self) -> Discard {
         match self {

@@ -116,7 +116,7 @@ impl SendRequest {
         Self::new(id, SendOperation::Flush { remote, length, to }, Data::empty())
     }
 
-    /// Adds immediate data for the peer's completion. Operations that have none are unchanged.
+    /// Adds immediate data for the peer's completion. Operations without immediate data are unchanged.
     #[must_use]
     pub fn with_immediate(mut self, data: Immediate) -> Self {
         match &mut self.operation {
@@ -153,7 +153,7 @@ impl SendRequest {
         Self { solicited: true, ..self }
     }
 
-    /// Makes the request wait until all earlier READs and atomics are done.
+    /// Makes the request wait until all earlier READs and atomics have completed.
     #[must_use]
     pub fn fenced(self) -> Self {
         Self { fence: true, ..self }

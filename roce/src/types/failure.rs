@@ -1,5 +1,5 @@
 //! The failure of a queue pair: its certain cause, and its likely reason. The core records one [`QpFailure`] when the failure occurs, from
-//! state that it keeps anyway.
+//! state that it keeps for other purposes.
 
 use super::{CompletionStatus, Remote};
 use crate::wire::NakCode;
@@ -55,17 +55,17 @@ pub enum FailureCause {
     Request(CompletionStatus),
     /// A request of the peer was refused with this NAK, and its packet dropped for this reason.
     Refused(NakCode, Discard),
-    /// A received message could not be placed on a service without NAKs, or was to invalidate what is no window of this queue pair.
+    /// A received message could not be placed, on a service without NAKs. Or it was to invalidate a key of no window of this queue pair.
     Receive(CompletionStatus),
     /// One of its completion queues overflowed (IBA 10.2.6).
     CompletionQueue,
 }
 
 impl FailureCause {
-    /// Returns the reason as far as the cause alone reveals it. For requests to a peer the requester knows more.
+    /// Returns the reason as far as the cause alone shows it. For requests to a peer, the requester has more evidence.
     pub(crate) const fn reason(self) -> FailureReason {
         match self {
-            // The buffer of a receive request.
+            // The buffer belongs to a receive request.
             Self::Refused(NakCode::RemoteOperationalError, Discard::LocalProtection) => {
                 FailureReason::LocalBuffer
             }
@@ -105,11 +105,11 @@ impl fmt::Display for FailureCause {
 pub enum FailureReason {
     /// The peer has never answered.
     NeverAnswered,
-    /// The peer acknowledged packets before, and is silent now.
+    /// The peer acknowledged packets before, but does not respond any more.
     WentDark,
-    /// The peer is silent, and an ICMP message about packets to its address arrived during the last retries.
+    /// The peer does not respond, and an ICMP message about packets to its address arrived during the last retries.
     Unreachable(Unreachable),
-    /// The oldest packet is longer than all that arrived at the peer: a link of the path has a smaller MTU.
+    /// The oldest packet is longer than all packets that arrived at the peer: a link of the path has a smaller MTU.
     LargePackets {
         /// Payload bytes of the oldest packet.
         lost: u32,
@@ -118,9 +118,9 @@ pub enum FailureReason {
     },
     /// The peer's packets arrive, but it acknowledges nothing.
     OneWay,
-    /// The peer answers only about packets that this connection never sent: the PSNs of both sides differ.
+    /// The peer acknowledges only packets that this connection never sent: the PSNs of both sides differ.
     OtherPsns,
-    /// The peer requests the same packet again and again.
+    /// The peer requests the same packet repeatedly.
     Loss,
     /// The peer had no receive request posted.
     NoReceive,
@@ -133,7 +133,7 @@ pub enum FailureReason {
     },
     /// The peer's queue pair does not accept the request, or its receive request is too short.
     RemoteRequest,
-    /// The peer's queue pair failed on its own.
+    /// The peer's queue pair failed for a reason of its own.
     RemoteFailed,
     /// The peer's answer does not fit the request.
     BadAnswer,
@@ -148,7 +148,7 @@ pub enum FailureReason {
 }
 
 impl FailureReason {
-    /// Returns whether packets are longer than a link of the path carries.
+    /// Returns whether packets exceed the MTU of a link of the path.
     #[must_use]
     pub const fn is_path_mtu(&self) -> bool {
         matches!(self, Self::LargePackets { .. } | Self::Unreachable(Unreachable::TooBig { .. }))
@@ -222,16 +222,16 @@ impl fmt::Display for FailureReason {
     }
 }
 
-/// Statement of an ICMP message about packets that did not arrive (RFC 792, RFC 4443 3.1, 3.2).
+/// Cause in an ICMP message about packets that did not arrive (RFC 792, RFC 4443 3.1, 3.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// There is no route to the address, or no host has it.
     Address,
-    /// The host runs, but nothing there receives UDP port 4791.
+    /// The host runs, but UDP port 4791 is not open.
     Port,
     /// A firewall rejected the packets.
     Prohibited,
-    /// A link carries only shorter packets.
+    /// The packets exceed the MTU of a link.
     TooBig {
         /// MTU of the link in bytes, with the IP header; 0 if the message does not contain it.
         mtu: u16,

@@ -1,5 +1,5 @@
-//! The small types that all parts of the crate need. They use each other, keys, [`Discard`](crate::Discard), and the types of `wire` and of
-//! `cc`.
+//! The small types that all parts of the crate need. They depend only on each other, on keys, on [`Discard`](crate::Discard), and on the
+//! types of `wire` and of `cc`.
 
 mod access;
 mod build;

@@ -33,7 +33,7 @@ pub struct Datagram {
     pub address: AddressId,
     /// Queue pair of the destination.
     pub qpn: Qpn,
-    /// Q_Key of the destination. If its top bit is set, the sender's own Q_Key is sent instead (IBA 10.2.5).
+    /// Q_Key of the destination. If its top bit is set, the sender's own Q_Key is used instead (IBA 10.2.5).
     pub queue_key: u32,
 }
 
@@ -41,7 +41,7 @@ pub struct Datagram {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendOperation {
-    /// Sends a message to the peer's next receive request. On a raw packet queue pair: sends an Ethernet frame as it is, without FCS.
+    /// Sends a message to the peer's next receive request. On a raw packet queue pair: sends an Ethernet frame unchanged, without FCS.
     Send {
         /// Immediate data for the peer's completion; raw packets have none.
         immediate: Option<Immediate>,
@@ -53,8 +53,8 @@ pub enum SendOperation {
         /// Immediate data for the receiver's completion.
         immediate: Option<Immediate>,
     },
-    /// Sends a message to the peer's next receive request, and invalidates the peer's memory window with the key `rkey`, which must be one
-    /// of type 2 that the peer's queue pair bound. A wrong key fails the peer's queue pair, and this one does not learn of it.
+    /// Sends a message to the peer's next receive request, and invalidates the peer's memory window with the key `rkey`, which must be of
+    /// type 2 and bound by the peer's queue pair. A wrong key fails the peer's queue pair, and no NAK reports it.
     SendInvalidate {
         /// Key of the peer's window.
         rkey: Rkey,
@@ -87,12 +87,12 @@ pub enum SendOperation {
         /// New value.
         swap: u64,
     },
-    /// Writes 8 bytes to the peer's memory atomically, after everything written before. The peer answers when they are written.
+    /// Writes 8 bytes to the peer's memory atomically, after all earlier writes. The peer answers when they are written.
     AtomicWrite {
         /// Target, aligned to 8.
         remote: Remote,
     },
-    /// Makes the peer answer when everything written to a range before has reached the requested placement.
+    /// Requests an answer when all data written before to a range has reached the requested placement.
     Flush {
         /// First address of the range, and its key.
         remote: Remote,
@@ -111,7 +111,7 @@ pub enum SendOperation {
 }
 
 impl SendOperation {
-    /// Returns the opcode of its completion.
+    /// Returns the opcode of the operation's completion.
     #[must_use]
     pub const fn opcode(&self) -> CompletionOpcode {
         match self {
@@ -127,7 +127,7 @@ impl SendOperation {
         }
     }
 
-    /// Returns whether the peer's response completes it, rather than an acknowledgement.
+    /// Returns whether the peer's response completes the operation, rather than an acknowledgement.
     pub(crate) const fn is_answered(&self) -> bool {
         match self {
             Self::Send { .. }
@@ -144,7 +144,6 @@ impl SendOperation {
         }
     }
 
-    /// Returns whether no packet carries it.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind(_) | Self::LocalInvalidate { .. })
     }
@@ -155,8 +154,8 @@ impl SendOperation {
 pub enum Data {
     /// Registered buffers, in order. More than four are allocated on the heap.
     Buffers(SmallVec<[Sge; 4]>),
-    /// The bytes themselves, copied when the request is created: the source buffer can be reused at once. More than 64 bytes are allocated
-    /// on the heap.
+    /// The bytes themselves, copied when the request is created, so that the source buffer can be reused at once. More than 64 bytes are
+    /// allocated on the heap.
     Inline(SmallVec<[u8; 64]>),
 }
 
@@ -173,7 +172,7 @@ pub struct SendRequest {
     pub signalled: bool,
     /// Whether the peer's completion raises an event.
     pub solicited: bool,
-    /// Whether the request waits until all earlier READs and atomics are done.
+    /// Whether the request waits until all earlier READs and atomics have completed.
     pub fence: bool,
     /// Shared receive queue of the peer, whose domain also applies to its memory. Set by XRC initiators only.
     pub srq: Option<SrqNumber>,
@@ -188,7 +187,7 @@ pub struct RecvRequest {
     pub buffers: SmallVec<[Sge; 4]>,
 }
 
-/// Reason to refuse a work request, of which nothing was done.
+/// Reason to refuse a work request. Nothing of the request was executed.
 #[derive(Clone, Copy, PartialEq, Eq, Error)]
 #[allow(missing_docs)]
 #[non_exhaustive]
@@ -285,7 +284,7 @@ pub enum CompletionOpcode {
 pub struct Completion {
     /// Id of the request.
     pub id: u64,
-    /// Status. If it is not success, only `id` and `qpn` are valid besides.
+    /// Status. If it is not success, only `id` and `qpn` are valid apart from it.
     pub status: CompletionStatus,
     /// Operation.
     pub opcode: CompletionOpcode,

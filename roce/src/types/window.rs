@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Type of a memory window (IBA 10.6.7.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowKind {
-    /// Type 1: every queue pair of its domain accepts it, and binding it again replaces the former binding.
+    /// Type 1: every queue pair of its domain accepts it, and a new binding replaces the former one.
     One,
     /// Type 2B: only the queue pair that bound it accepts it. It must be invalidated before it is bound again.
     Two,
@@ -16,7 +16,7 @@ pub enum WindowKind {
 /// Range and rights of a memory window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// Window, by any of the keys that it had.
+    /// Window, by any key that it has had.
     pub window: Rkey,
     /// New key of the window. Only the last byte may be chosen.
     pub rkey: Rkey,
@@ -28,7 +28,7 @@ pub struct Binding {
     pub length: u64,
     /// Operations that the peer may execute.
     pub access: Access,
-    /// Whether addresses of the peer begin with 0 at the window's first byte. Type 2 only.
+    /// Whether the peer's addresses begin with 0 at the window's first byte. Type 2 only.
     pub zero_based: bool,
 }
 

@@ -6,8 +6,8 @@ pub const ROCE_PORT: u16 = 4791;
 /// Longest payload, bytes: the largest path MTU (IBA 9.7.4).
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// Length of all headers and the ICRC at most, bytes: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest extension headers (XRCETH,
-/// AtomicETH), pad, ICRC. In-band telemetry adds up to [`MAX_IN_BAND`](super::MAX_IN_BAND) bytes.
+/// Length of the longest headers with pad and ICRC, bytes: Ethernet with a VLAN tag, IPv6, UDP, BTH, the longest extension headers (XRCETH,
+/// AtomicETH). In-band telemetry adds up to [`MAX_IN_BAND`](super::MAX_IN_BAND) bytes.
 pub const MAX_OVERHEAD: usize = 18 + 40 + 8 + 12 + 4 + 28 + 3 + 4;
 
 /// Bytes of a BTH (IBA 9.2).

@@ -24,20 +24,20 @@ pub enum EmitError {
         /// Bytes of the frame.
         room: usize,
     },
-    /// An operation that the service does not have.
+    /// The service does not have this operation.
     #[error("opcode {0:#04x}: the service has no such operation")]
     Opcode(u8),
-    /// The payload is longer than the operation carries.
+    /// The payload is longer than the operation allows.
     #[error("payload of {length} bytes: opcode {opcode:#04x} carries at most {limit}")]
     Payload {
         /// The first byte of the BTH.
         opcode: u8,
         /// Bytes of the payload.
         length: usize,
-        /// Bytes that the operation carries: 0, the largest path MTU, or exactly a probe's room.
+        /// Limit in bytes: 0, the largest path MTU, or exactly a probe's room.
         limit: usize,
     },
-    /// One address is IPv4, the other IPv6.
+    /// One address is IPv4 and the other IPv6.
     #[error("source {from}, destination {to}: the address families differ; use two addresses of one family")]
     Families {
         /// Source address.
@@ -65,7 +65,7 @@ pub struct Draft<'f> {
 }
 
 impl Draft<'_> {
-    /// Returns the payload, to be filled. It contains what the frame contained before, or zeros in a probe.
+    /// Returns the payload, to be filled. It contains the former bytes of the frame, or zeros in a probe.
     #[inline]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -104,7 +104,8 @@ impl Draft<'_> {
 /// header. A caller that sends many packets along one path should keep a [`Template`].
 ///
 /// # Errors
-/// Returns an [`EmitError`] if the service, the operation or the frame has no place for the packet; `frame` is then unchanged.
+/// Returns an [`EmitError`] if the service does not have the operation, or the packet does not fit the operation or the frame; `frame` is
+/// then unchanged.
 pub fn emit<'f>(
     path: &Path,
     identification: u16,
@@ -130,7 +131,7 @@ impl Template {
         self.emit_here(identification, header, payload_length, frame)
     }
 
-    /// Inlined [`Self::emit`], so that a caller with a known kind of header skips the other branches.
+    /// Inlined [`Self::emit`], so that the branches for other headers are removed for a caller with a constant kind of header.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -146,7 +147,7 @@ impl Template {
     ) -> Result<Draft<'f>, EmitError> {
         let bth = header.bth();
         let (opcode, extensions) = match header {
-            // All operations exist on reliable connections, and may have no payload.
+            // All operations exist on reliable connections, and may have an empty payload.
             Header::Connected { service: Service::Rc, operation, .. } => {
                 let (code, shape) = operation.shape();
                 if payload_length > 0 && !(shape.payload && payload_length <= MAX_PAYLOAD) {

@@ -1,6 +1,6 @@
-//! Plain packets, as nearly all are: of a reliable connection over IPv4, without tag, mark, options, telemetry or UDP checksum. All offsets
-//! are known, so they are recognised, checked and read with few steps. [`parse`](super::parse) handles other packets, and returns the same
-//! for a plain one.
+//! Plain packets, as most are: of a reliable connection over IPv4, without tag, mark, options, telemetry or UDP checksum. All offsets are
+//! constant, so they are recognised, checked and read in few steps. [`parse`](super::parse) handles other packets, and returns the same for
+//! a plain one.
 
 use super::constants::{BTH_LENGTH, ICRC_LENGTH};
 use super::header::{Bth, Operation};
@@ -33,7 +33,7 @@ impl<'a> FastPathPacket<'a> {
         let head: &[u8; HEAD] = frame.first_chunk()?;
         let is_marked = head[IP + 1] & 3 == 3;
         let has_checksum = [head[UDP + 6], head[UDP + 7]] != [0, 0];
-        // The service, the transport version, and the byte that switches and telemetry write.
+        // Compares the service, the transport version, and the byte that switches and telemetry write.
         let is_usual = head[BTH] < 32 && head[BTH + 1] & 0x0f == 0 && head[BTH + 4] == 0;
         (is_usual && !is_marked && !has_checksum).then_some(Self { head, frame, layers })
     }

@@ -1,4 +1,4 @@
-//! Feedback of a receiver about a sender's path: in telemetry responses, in notifications, and in Acknowledges.
+//! Feedback of a receiver on a sender's path: in telemetry responses, in notifications, and in Acknowledges.
 
 use super::records::Records;
 use super::telemetry::{HopRecord, MAX_HOPS, RECORD_LENGTH};
@@ -6,10 +6,10 @@ use crate::Discard;
 use cc::{Counter, Hop, PathTelemetry, Rate};
 use core::num::NonZeroU32;
 
-/// Length of a [`Feedback`] at most, bytes: report and seal.
+/// Length of the longest [`Feedback`], bytes: report and seal.
 pub const MAX_FEEDBACK: usize = MAX_REPORT + SEAL_LENGTH;
 
-/// Length of a [`Report`] at most, bytes.
+/// Length of the longest [`Report`], bytes.
 const MAX_REPORT: usize = 4 + HOP_LENGTH + 4;
 const _: () = assert!(4 + Records::MAX * RECORD_LENGTH <= MAX_REPORT);
 
@@ -23,36 +23,36 @@ pub const SEAL_LENGTH: usize = 24;
 /// State of a path. On the wire: {kind 4, path id 12, hops 8, index 8}, then the content of the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// Kind 0: the busiest link as it was stamped (rtgwg-00 7.1).
+    /// Kind 0: the busiest link, as in its record (rtgwg-00 7.1).
     Busiest {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
         /// Hops that the packet passed, 0 to 15.
         hops: u8,
-        /// Hop with the highest normalised in-flight bytes, by its place on the path. It is `Some` if and only if `hops` is not 0, and its
-        /// place is below `hops`.
+        /// Hop with the highest normalised in-flight bytes, by its index on the path. It is `Some` if and only if `hops` is not 0, and its
+        /// index is below `hops`.
         busiest: Option<(u8, HopRecord)>,
     },
     /// Kind 1: the window that the receiver computed, in payload bytes (rtgwg-00 6.3.2).
     Window(u64),
-    /// Kind 2: the utilisation of the busiest link, and nothing else about the network (rtgwg-00 9.1).
+    /// Kind 2: only the utilisation of the busiest link (rtgwg-00 9.1).
     Ratio {
         /// The path's id, 12 bits.
         path_id: u16,
         /// In-flight bytes as a share of the capacity of link and base round trip, in units of 2^-20.
         utilisation: u32,
-        /// Time between the two stamps, ns.
+        /// Time between the two records, ns.
         interval: u32,
     },
     /// Kind 3: confirms a setup.
     Ready,
-    /// Kind 4: the busiest link, as it was stamped or estimated, if the telemetry had another format than HPCC INT.
+    /// Kind 4: the busiest link, from its record or estimated, if the telemetry had another format than HPCC INT.
     Hop {
         /// The XOR of the switches' ids, 12 bits.
         path_id: u16,
         /// Hops that the packet passed, 1 to 15.
         hops: u8,
-        /// Place of the busiest hop on the path, below `hops`.
+        /// Index of the busiest hop on the path, below `hops`.
         index: u8,
         /// State of the link.
         hop: Hop,
@@ -63,7 +63,7 @@ pub enum Report {
         path_id: u16,
         /// Hops that the packet passed, 1 to 15; the last one is the receiver's link.
         hops: u8,
-        /// Place of the busiest hop on the path, below `hops`.
+        /// Index of the busiest hop on the path, below `hops`.
         index: u8,
         /// State of the link.
         hop: Hop,
@@ -94,7 +94,7 @@ impl Report {
         }
     }
 
-    /// Returns the links that it reports: no hop if the path had none, `None` if the kind reports no links.
+    /// Returns the reported links: no hop if the path had none, `None` if the kind reports no links.
     #[must_use]
     pub fn path(&self) -> Option<PathTelemetry> {
         let (path_id, busiest) = match *self {
@@ -130,7 +130,7 @@ impl Report {
         }
     }
 
-    /// Returns whether it is consistent: the busiest hop is one of the hops.
+    /// Returns whether the report is consistent: the busiest hop is one of the hops.
     #[must_use]
     pub fn is_legal(&self) -> bool {
         match self {
@@ -272,7 +272,7 @@ impl Seal {
         into[8..24].copy_from_slice(&self.tag);
     }
 
-    /// Reads a seal, which must be all of `bytes`; `None` if there are no bytes.
+    /// Reads a seal, which must fill `bytes`; `None` if there are no bytes.
     pub(super) fn read(bytes: &[u8]) -> Result<Option<Self>, Discard> {
         if bytes.is_empty() {
             return Ok(None);
@@ -310,7 +310,7 @@ impl Feedback {
         self.length()
     }
 
-    /// Reads feedback, which must be all of `bytes`.
+    /// Reads feedback, which must fill `bytes`.
     ///
     /// # Errors
     /// Returns [`Discard::Telemetry`] if they are not feedback.
@@ -371,7 +371,7 @@ mod tests {
         ]
     }
 
-    /// A counter of 0 bits or of unit 0 has no period, so distances cannot be measured.
+    /// A counter of 0 bits or of unit 0 has no period, so distances cannot be computed.
     #[test]
     fn a_hop_with_an_illegal_counter_is_no_feedback() {
         let counter = Counter::of::<64, 1>(0);

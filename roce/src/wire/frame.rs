@@ -29,10 +29,10 @@ impl Frame<'_> {
     }
 }
 
-/// Headers below the BTH, each read on demand: most packets are from a known peer, and few fields are needed.
+/// Headers below the BTH. Each is read on demand, because few fields are needed of packets from a known peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network<'a> {
-    /// Whole frame, as long as `layers` describes.
+    /// Whole frame, whose offsets `layers` contains.
     pub(super) bytes: &'a [u8],
     pub(super) layers: Layers,
 }

@@ -7,12 +7,12 @@ use crate::{Psn, Qpn, Rkey, SrqNumber};
 use core::time::Duration;
 use thiserror::Error;
 
-/// Fields of the base transport header that every packet has apart from its opcode (IBA 9.2).
+/// Fields of the base transport header (IBA 9.2), except the opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bth {
     /// SE: the receiver's completion must raise an event.
     pub solicited: bool,
-    /// MigReq, as the automatic path migration machine set it.
+    /// MigReq, as automatic path migration set it.
     pub migration: bool,
     /// P_Key; the top bit means full membership.
     pub partition_key: u16,
@@ -27,13 +27,13 @@ pub struct Bth {
 }
 
 impl Bth {
-    /// FECN: the packet met congestion. Over IP the ECN field has this information, and the bit stays 0.
+    /// FECN: the packet encountered congestion. Over IP the ECN field has this information, and the bit stays 0.
     pub const FECN: u8 = 0x80;
-    /// BECN: packets in the opposite direction met congestion; in an Acknowledge those that it acknowledges, in a CNP recent ones.
+    /// BECN: packets in the opposite direction encountered congestion; in an Acknowledge those that it acknowledges, in a CNP recent ones.
     pub const BECN: u8 = 0x40;
     /// Reserved bit, used by Ferroce: an INT header follows the BTH; in an Acknowledge, feedback follows.
     pub const TELEMETRY: u8 = 0x20;
-    /// Reserved bit, used by Ferroce: the sender wants marks echoed exactly in acknowledgements (DCTCP), and no CNPs.
+    /// Reserved bit, used by Ferroce: the sender requests that marks are echoed exactly in acknowledgements (DCTCP), and no CNPs.
     pub const EXACT_ECHO: u8 = 0x10;
 
     /// Creates the fields of a packet of the default partition, with full membership and no flags.
@@ -63,7 +63,7 @@ pub enum Service {
     Ud,
     /// Extended reliable connection: requests name a shared receive queue (IBA annex A14).
     Xrc,
-    /// Raw packets of verbs: whole Ethernet frames as the program wrote them, without opcodes.
+    /// Raw packets of verbs: unchanged Ethernet frames of the program, without opcodes.
     Raw,
 }
 
@@ -118,7 +118,7 @@ impl Feth {
     const WHOLE: u8 = 0x10;
     const SELECTIVITY: u8 = 0x30;
 
-    /// Creates the placement and range of a FLUSH. Written bytes become visible to everyone at the peer (`global`), or survive a power
+    /// Creates the placement and range of a FLUSH. Written bytes become visible to every process of the peer (`global`), or survive a power
     /// failure (`persistent`). The range is that of the RETH, or the whole region of its key.
     #[must_use]
     pub const fn new(global: bool, persistent: bool, whole_region: bool) -> Self {
@@ -137,7 +137,7 @@ impl Feth {
         Self(word as u8 & (Self::PLACEMENT | Self::SELECTIVITY))
     }
 
-    /// Returns whether it requests a placement, and sets no undefined bits.
+    /// Returns whether it requests a placement, and sets no undefined bit.
     #[must_use]
     pub const fn is_legal(self) -> bool {
         let placement = self.0 & Self::PLACEMENT;
@@ -159,7 +159,7 @@ impl Feth {
     }
 }
 
-/// RNR timer code, 0 to 31 (IBA table 45): how long the requester waits before it tries again.
+/// RNR timer code, 0 to 31 (IBA table 45): the time after which the requester retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RnrTimer(u8);
 
@@ -176,21 +176,21 @@ impl RnrTimer {
         self.0
     }
 
-    /// Returns the time to wait: 10 µs to 655.36 ms.
+    /// Returns the time until the retry: 10 µs to 655.36 ms.
     #[must_use]
     #[expect(clippy::indexing_slicing, reason = "the code is below 32")]
     pub const fn duration(self) -> Duration {
         Duration::from_micros(RNR_MICROS[self.0 as usize] as u64)
     }
 
-    /// Returns the timer of the shortest wait that is not below `wait`; the longest one if none is long enough.
+    /// Returns the timer with the shortest duration that is not below `wait`; the longest one if none is long enough.
     #[must_use]
     pub fn at_least(wait: Duration) -> Self {
         (1..32).map(Self).find(|timer| timer.duration() >= wait).unwrap_or(Self(0))
     }
 }
 
-/// Waits of IBA table 45, µs. Code 0 is the longest.
+/// Durations of IBA table 45, µs. Code 0 is the longest.
 const RNR_MICROS: [u32; 32] = [
     655_360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1_280, 1_920, 2_560, 3_840, 5_120,
     7_680, 10_240, 15_360, 20_480, 30_720, 40_960, 61_440, 81_920, 122_880, 163_840, 245_760, 327_680,
@@ -216,7 +216,7 @@ pub enum NakCode {
 /// Syndrome of an acknowledgement (IBA 9.7.5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Syndrome {
-    /// Acknowledges everything up to this PSN.
+    /// Acknowledges all packets up to this PSN.
     Ack {
         /// Credit count code, 5 bits; 31 means that credits are not counted.
         credits: u8,
@@ -281,7 +281,7 @@ pub enum SendTail {
     Invalidate(Rkey),
 }
 
-/// Opcode of a packet with the extension headers of this opcode.
+/// Operation of a packet, with the extension headers of its opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Operation {
@@ -305,14 +305,14 @@ pub enum Operation {
     },
     CompareSwap(AtomicEth<CompareSwap>),
     FetchAdd(AtomicEth<FetchAdd>),
-    /// RETH of the range, whose data must reach the requested placement before the answer.
+    /// RETH of the range. Its data must reach the requested placement before the answer is sent.
     Flush(Feth, Reth),
-    /// RETH of 8 bytes, which are the payload.
+    /// RETH of the 8 bytes in the payload.
     AtomicWrite(Reth),
 }
 
 impl Operation {
-    /// Returns whether a responder sends it. All others are requests.
+    /// Returns whether a responder sends the packet. All others are requests.
     #[must_use]
     #[inline]
     pub const fn is_answer(&self) -> bool {
@@ -342,7 +342,7 @@ impl Operation {
 
 /// Headers of a packet from the BTH to the payload.
 ///
-/// Parsing and emitting a packet check which services have which operations.
+/// Parsing and emitting a packet check that the service has the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// RC or UC packet, or an answer of XRC.
@@ -401,15 +401,16 @@ pub enum Header {
         /// State of the path.
         feedback: Feedback,
     },
-    /// Report of a switch to the sender of a packet that met congestion (pan-01 6.3), opcode 0xC4.
+    /// Report of a switch to the sender of a packet that encountered congestion (pan-01 6.3), opcode 0xC4.
     DirectResponse {
-        /// Common fields; destination and PSN are those of the packet that met congestion, because a switch knows no other queue pair.
+        /// Common fields. Destination and PSN are those of the packet that encountered congestion, because a switch has no number of
+        /// another queue pair.
         bth: Bth,
         /// Load of the switch port.
         feedback: Feedback,
     },
-    /// Probe to a datagram queue pair, opcode 0xC5, after an INT header as in data packets. It has the sender's queue pair, as a UD SEND
-    /// does. [`Opcode::TELEMETRY_RESPONSE`](super::Opcode::TELEMETRY_RESPONSE) answers it.
+    /// Probe to a datagram queue pair, opcode 0xC5, after an INT header as in data packets. It contains the sender's queue pair, as a UD
+    /// SEND does. [`Opcode::TELEMETRY_RESPONSE`](super::Opcode::TELEMETRY_RESPONSE) answers it.
     DatagramTelemetryRequest {
         /// Common fields with [`Bth::TELEMETRY`]; the PSN is the number of the probe.
         bth: Bth,
@@ -418,7 +419,7 @@ pub enum Header {
         /// Queue pair of the sender.
         source: Qpn,
     },
-    /// Setup: how the receiver answers the sender's telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) confirms it.
+    /// Setup of the receiver's answers to the sender's telemetry, opcode 0xC3. [`Report::Ready`](super::Report::Ready) confirms it.
     TelemetrySetup {
         /// Common fields; the PSN is 0.
         bth: Bth,
@@ -427,10 +428,10 @@ pub enum Header {
         /// Authentication, if the queue pairs share a key.
         seal: Option<Seal>,
     },
-    /// Selective acknowledgement, opcode 0xC8: acknowledges everything before its PSN, which is missing, and lists packets that the
+    /// Selective acknowledgement, opcode 0xC8: acknowledges all packets before its PSN, which is missing, and lists packets that the
     /// receiver holds.
     SelectiveAcknowledge {
-        /// Common fields; the PSN is the oldest one missing.
+        /// Common fields; the PSN is the oldest missing one.
         bth: Bth,
         /// Messages completed by the responder, 24 bits.
         msn: u32,
@@ -441,19 +442,19 @@ pub enum Header {
     },
     /// Offer of selective repeat, or its acceptance, opcode 0xC9.
     SelectiveOffer {
-        /// Common fields. The PSN is the oldest one that is not acknowledged or, in an acceptance, the next one that the receiver expects.
+        /// Common fields. The PSN is the oldest unacknowledged one or, in an acceptance, the next one that the receiver expects.
         bth: Bth,
         /// The packet accepts the peer's offer.
         accepts: bool,
-        /// First PSN of the connection that the packet's sender sends.
+        /// First PSN that the packet's sender sends on the connection.
         first_sent: Psn,
-        /// First PSN of the connection that the packet's sender receives.
+        /// First PSN that the packet's sender receives on the connection.
         first_received: Psn,
     },
 }
 
 impl Header {
-    /// Returns the fields that every packet has.
+    /// Returns the fields of the BTH.
     #[must_use]
     pub const fn bth(&self) -> &Bth {
         match self {

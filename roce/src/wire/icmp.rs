@@ -1,5 +1,5 @@
 //! ICMP messages about RoCEv2 packets that did not arrive (RFC 792, RFC 4443). They are not authenticated, so they only explain failures,
-//! and cause none.
+//! and do not cause any.
 
 use super::constants::{
     ETHERNET_LENGTH, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_VLAN, ROCE_PORT, UDP, VLAN_LENGTH,
@@ -40,7 +40,7 @@ fn ip(packet: &[u8]) -> Option<Ip<'_>> {
     }
 }
 
-/// Returns the destination of a RoCEv2 packet of this host, and why it did not arrive, if `frame` is an ICMP message about one.
+/// Returns the destination of a RoCEv2 packet of this host, and the reason why it did not arrive, if `frame` is an ICMP message about one.
 pub(crate) fn unreachable(frame: &[u8]) -> Option<(IpAddr, Unreachable)> {
     let ethertype = |at: usize| chunk(frame, at.checked_sub(2)?).ok().map(|bytes| u16::from_be_bytes(*bytes));
     let mut at = ETHERNET_LENGTH;

@@ -10,8 +10,8 @@ const LINK_HEADER: u32 = !0x2144_df1c;
 /// Bytes of the BTH up to the masked reserved byte, inclusive.
 const BTH_MASKED: usize = 5;
 
-/// Bytes that carry-less multiplication folds at a time at least (CPUs that multiply wider fold 64 or 128), and the length from which on it
-/// folds four at once. Odd bytes at the end cost extra.
+/// Least number of bytes that carry-less multiplication folds at a time (CPUs with wider multiplication fold 64 or 128), and the length
+/// from which on it folds four at once. Remaining bytes at the end cost extra.
 const FOLD: usize = 16;
 const MIN_FOUR_FOLDS: usize = 128;
 /// Length of an Acknowledge, rounded up to whole folds.
@@ -21,10 +21,10 @@ const ON_STACK: usize = 2 * MIN_FOUR_FOLDS;
 
 /// Returns the ICRC of a packet (IBA 9.2, A17.3.3), to be stored least significant byte first.
 ///
-/// Bytes that routers and switches may change count as ones. The `excluded` bytes after the BTH, telemetry around UDP, and the share of
-/// both in the IP and UDP lengths count as absent.
+/// Bytes that routers and switches may change are computed as ones. The `excluded` bytes after the BTH, and telemetry around UDP, are
+/// omitted. So is their share of the IP and UDP lengths.
 ///
-/// The first bytes are copied to the stack and masked there, after as many zeros as fill whole folds: zeros do not change an empty
+/// The first bytes are copied to the stack and masked there, after as many zeros as fill whole folds. Zeros do not change an empty
 /// register. XORing the initial value into the first four bytes has the same effect as starting with it.
 #[inline]
 #[expect(
@@ -45,7 +45,7 @@ pub(super) fn compute(frame: &[u8], layers: &Layers, excluded: usize) -> u32 {
 }
 
 /// Returns the ICRC of the most frequent packets, IPv4 of at most [`MIN_FOUR_FOLDS`] bytes with nothing excluded; `None` for others. All
-/// offsets are known, and 16 bytes are masked at a time.
+/// offsets are constant, and 16 bytes are masked at a time.
 #[inline(never)]
 pub(super) fn short(packet: &[u8]) -> Option<u32> {
     match packet.len() {
@@ -69,7 +69,7 @@ fn complete(frame: &[u8], layers: &Layers, excluded: usize) -> u32 {
     let transport = layers.bth..layers.bth + if excluded > 0 { BTH_LENGTH } else { BTH_MASKED };
     let rest = &frame[transport.end + excluded..layers.end - ICRC_LENGTH];
     let headers = layers.family.header_length() + UDP_LENGTH + transport.len();
-    // A short packet is one piece. A long one is two: the head, with the odd bytes, and whole folds.
+    // A short packet is one piece. A long one is two: the head, with the remaining bytes, and whole folds.
     let (head, end) = match headers + rest.len() {
         short @ ..=ON_STACK => (short, short.next_multiple_of(FOLD).max(MIN_FOUR_FOLDS)),
         _ => {
@@ -80,7 +80,7 @@ fn complete(frame: &[u8], layers: &Layers, excluded: usize) -> u32 {
     let mut stack = [0; ON_STACK];
     let copy = &mut stack[end - head..end];
     let rest = if plain && excluded == 0 {
-        // In one piece.
+        // The packet is in one piece.
         let (begin, rest) = frame[layers.ip..layers.end - ICRC_LENGTH].split_at(head);
         copy.copy_from_slice(begin);
         rest
@@ -134,7 +134,7 @@ const LINK: [u8; HEAD] = {
 };
 
 /// Returns the ICRC of an IPv4 packet of `M` to 2 `M` bytes, at most `N`. Two copies of `M` bytes, which may overlap, cost less than one of
-/// a length that is not known.
+/// variable length.
 #[inline(always)]
 #[expect(clippy::arithmetic_side_effects, reason = "the packet has at most N bytes")]
 fn fold<const N: usize, const M: usize>(packet: &[u8]) -> u32 {
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
     use alloc::vec::Vec;
 
-    /// Computes a CRC bit by bit from the polynomial, independent of the code above.
+    /// Computes a CRC bit by bit from the polynomial, independently of the code above.
     fn by_bits(bytes: &[u8]) -> u32 {
         let by_bit =
             |crc: u32| (0..8).fold(crc, |crc, _| (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg()));

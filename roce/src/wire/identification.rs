@@ -1,6 +1,6 @@
-//! Finds the IPv4 identification of a packet whose receiver did not see it, such as that of a UDP socket. The ICRC covers it (IBA A17.3.3), and
-//! a CRC is linear: the difference between the ICRC of a packet and that of the same packet with another identification depends only on the
-//! difference of the identifications and on the number of bytes that follow.
+//! Finds the IPv4 identification of a packet whose receiver did not get it, such as that of a UDP socket. The ICRC covers it (IBA A17.3.3),
+//! and a CRC is linear. So the difference between the ICRC of a packet and that of the same packet with another identification depends only
+//! on the difference of the identifications and on the number of bytes that follow.
 
 use super::constants::ICRC_LENGTH;
 use super::format::Numbers;
@@ -12,7 +12,7 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Offset of the identification in an IPv4 header.
 const IDENTIFICATION_OFFSET: usize = 4;
 
-/// Powers of x^-8: with the exponents 1, 2, 4 to 2^15. Multiplied by x^-8, a register goes back to before a byte of zeros.
+/// Powers of x^-8, with the exponents 1, 2, 4 to 2^15. Multiplying a register by x^-8 removes the effect of a byte of zeros.
 #[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
 const POWERS_BACK: [u32; 16] = {
     let mut back = 1 << 31;
@@ -45,8 +45,8 @@ const fn multiply(mut a: u32, mut b: u32) -> u32 {
     product
 }
 
-/// Returns the identification with which the ICRC of an IPv4 packet is right, or `None` if there is none. It is that of the packet itself if
-/// its ICRC is right, and 0 for an IPv6 packet whose ICRC is right.
+/// Returns the identification with which the ICRC of an IPv4 packet is correct, or `None` if there is none. It is that of the packet itself
+/// if its ICRC is correct, and 0 for an IPv6 packet whose ICRC is correct.
 ///
 /// A damaged packet has such an identification with a probability of 2^-16, because 16 of the 32 bits of the ICRC are used to find it.
 #[must_use]
@@ -68,7 +68,7 @@ pub fn solve_identification(frame: &[u8]) -> Option<u16> {
     let covered = behind.checked_sub(ICRC_LENGTH)?.checked_sub(absent)?;
     let register = (0..).zip(POWERS_BACK).filter(|(bit, _)| covered >> bit & 1 == 1);
     let register = register.fold(wrong, |register, (_, power)| multiply(register, power));
-    // Two bytes into an empty register are its lowest two.
+    // The register of two bytes has them as its lowest two.
     let difference = u16::try_from(register).ok()?;
     Some(own ^ difference.swap_bytes())
 }

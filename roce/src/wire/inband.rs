@@ -12,7 +12,7 @@ pub const IN_BAND_ROOM: u8 = 5;
 /// Bytes that in-band telemetry adds to a data packet.
 pub const MAX_IN_BAND: usize = WORD_LENGTH + IN_BAND_ROOM as usize * RECORD_LENGTH;
 
-/// Hops that a probe to a datagram queue pair has room for: an answer of five records and a seal is no longer.
+/// Hops that a probe to a datagram queue pair has room for. An answer of five records and a seal is not longer than such a probe.
 const DATAGRAM_ROOM: u8 = 8;
 
 pub(super) const fn empty(opcode: Opcode) -> IntHeader {
@@ -61,7 +61,7 @@ pub(super) fn excluded_length(bth: &[u8; BTH_LENGTH], rest: &[u8]) -> Result<usi
     Ok(length_of(rest)?.1)
 }
 
-/// Returns the INT header at the start of `rest`, and its length with its room.
+/// Returns the INT header at the start of `rest`, and its length with the room.
 fn length_of(rest: &[u8]) -> Result<(IntHeader, usize), Discard> {
     let word = rest.first_chunk().ok_or(Discard::Telemetry)?;
     let int = IntHeader::unpack(*word).ok_or(Discard::Telemetry)?;

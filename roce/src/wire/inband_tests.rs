@@ -1,4 +1,4 @@
-//! Tests that in-band telemetry is outside the ICRC, and nothing else.
+//! Tests that in-band telemetry is outside the ICRC, and nothing else is.
 
 use super::telemetry::{HopRecord, IntHeader, Speed, stamp};
 use super::*;
@@ -73,7 +73,7 @@ proptest! {
         let at = bth_at + at % (frame.len() - bth_at);
         frame[at] ^= 1 << bit;
         let room = bth_at + 12 + 4..bth_at + 12 + MAX_IN_BAND;
-        // The first INT word states how much is outside; its counts and ids are.
+        // The first INT word is also outside the ICRC. It contains the length of the room, whose change may be an error.
         let is_outside = room.contains(&at) || at >= bth_at + 12 && at < bth_at + 16 || at == bth_at + 4;
         prop_assert!(is_outside || parse(&frame).is_err(), "byte {at}");
         if parse(&frame).is_ok() {

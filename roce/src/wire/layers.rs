@@ -20,7 +20,7 @@ impl Family {
 }
 
 /// Offsets of a frame's layers; `end` is the end of its IP packet. Telemetry ([`InsertedTelemetry`]) may be before IP, between IP and UDP,
-/// and between UDP and BTH. Plain frames have none; the others take one more pass ([`below_bth`](super::format::below_bth)).
+/// and between UDP and BTH. Frames with telemetry need one more pass ([`below_bth`](super::format::below_bth)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layers {
     pub family: Family,
@@ -44,13 +44,13 @@ pub(super) enum InsertedTelemetry {
 }
 
 impl InsertedTelemetry {
-    /// Returns its range: the data of the option or the tag, or everything between UDP and BTH.
+    /// Returns the range of the telemetry: the data of the option or the tag, or all bytes between UDP and BTH.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame, in their order")]
     pub fn span(self, layers: &Layers) -> Range<usize> {
         match self {
             Self::IntMd | Self::Ifa => layers.udp + UDP_LENGTH..layers.bth,
             Self::Ioam(from, to) | Self::Aecn(from, to) => from.into()..to.into(),
-            // Behind the TPID, before IP's EtherType.
+            // After the TPID, before IP's EtherType.
             Self::Csig(length) => layers.ip - usize::from(length)..layers.ip - 2,
         }
     }
@@ -108,7 +108,7 @@ impl Layers {
         self.bth - self.udp - UDP_LENGTH
     }
 
-    /// Verifies the checksum of the IPv4 header, and that of UDP if the sender wrote one. RoCEv2 senders leave it 0 over IPv4 and IPv6,
+    /// Verifies the checksum of the IPv4 header, and that of UDP if the sender wrote one. RoCEv2 senders set it to 0 over IPv4 and IPv6,
     /// because the ICRC covers more.
     #[inline]
     #[expect(

@@ -34,8 +34,8 @@ const fn family_of(ethertype: u16) -> Option<Family> {
     }
 }
 
-/// Returns the family and offset of a frame's IP packet, after any tag of CSIG's lengths: code that only reads traffic classes does not
-/// know the network's numbers.
+/// Returns the family and offset of a frame's IP packet, after any tag of the length of CSIG's, because code that only reads traffic
+/// classes does not have the network's numbers.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {
@@ -62,8 +62,8 @@ impl Layers {
         }
     }
 
-    /// Finds the layers of the most frequent kind, IPv4 without tag, options and telemetry, at known offsets. Returns `None` for other
-    /// kinds, and if anything is wrong. INT's port is never RoCEv2's.
+    /// Finds the layers of the most frequent kind, IPv4 without tag, options and telemetry, at constant offsets. Returns `None` for other
+    /// kinds, and for any error. The port of INT always differs from that of RoCEv2.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -153,7 +153,7 @@ mod tests {
     use crate::{Psn, Qpn};
     use core::net::IpAddr;
 
-    /// Changes each header byte in each way that matters, and truncates the frame.
+    /// Changes each header byte in each relevant way, and truncates the frame.
     #[test]
     fn the_fast_path_finds_the_same_layers_as_the_complete_search() {
         let mac = Mac([2; 6]);

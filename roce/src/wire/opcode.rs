@@ -36,7 +36,7 @@ const RC: u8 = Service::Rc.bit() | Service::Xrc.bit();
 const RC_UC: u8 = RC | Service::Uc.bit();
 const ALL: u8 = RC_UC | Service::Ud.bit();
 
-/// By the low five bits (IBA table 38, annexes A14 and A19). 21 and 24 to 27 are reserved.
+/// Operations by the low five bits (IBA table 38, annexes A14 and A19). 21 and 24 to 27 are reserved.
 static OPERATIONS: [Shape; 30] = [
     shape("SEND First", true, RC_UC, 0),
     shape("SEND Middle", true, RC_UC, 0),
@@ -80,7 +80,7 @@ static DIRECT: Shape = shape("Direct Response", false, NONE, 0);
 static SELECTIVE: Shape = shape("Selective Acknowledge", false, NONE, 0);
 static OFFER: Shape = shape("Selective Offer", false, NONE, 0);
 
-/// 8 bits reserved, 24 of the shared receive queue's number (IBA annex A14).
+/// 8 reserved bits, and the 24-bit number of the shared receive queue (IBA annex A14).
 const XRCETH_LENGTH: usize = 4;
 
 /// Reserved bytes after a CNP's BTH (IBA A17.9.3).
@@ -100,7 +100,7 @@ impl Opcode {
     pub const TELEMETRY_NOTIFICATION: Self = Self(0xc2);
     /// Setup of the receiver's answers to telemetry.
     pub const TELEMETRY_SETUP: Self = Self(0xc3);
-    /// Report of a switch to the sender of a packet that met congestion.
+    /// Report of a switch to the sender of a packet that encountered congestion.
     pub const DIRECT_RESPONSE: Self = Self(0xc4);
     /// Telemetry request to a datagram queue pair.
     pub const DATAGRAM_TELEMETRY_REQUEST: Self = Self(0xc5);
@@ -113,7 +113,7 @@ impl Opcode {
     /// Offer of selective repeat, or its acceptance.
     pub const SELECTIVE_OFFER: Self = Self(0xc9);
 
-    /// Returns the service of the top three bits; `None` if it is not supported.
+    /// Returns the service in the top three bits; `None` if it is not supported.
     #[must_use]
     #[inline]
     pub const fn service(self) -> Option<Service> {
@@ -130,7 +130,7 @@ impl Opcode {
         matches!(self.service(), Some(Service::Rc | Service::Xrc)) && self.0 & 31 == Self::ACKNOWLEDGE
     }
 
-    /// Returns its properties; `None` if the service has no such operation.
+    /// Returns the properties of the opcode; `None` if the service has no such operation.
     #[must_use]
     #[inline(always)]
     pub fn shape(self) -> Option<&'static Shape> {
@@ -199,7 +199,6 @@ impl Service {
 }
 
 impl Shape {
-    /// Returns the bytes of an operation's extension headers, without an XRCETH.
     #[inline]
     pub(super) const fn extensions(&self) -> usize {
         self.extensions as usize
@@ -207,7 +206,7 @@ impl Shape {
 }
 
 impl Operation {
-    /// Returns the low five bits of its opcode, and their properties.
+    /// Returns the low five bits of the operation's opcode, and their properties.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "the code is at most 29, and there are 30 operations")]
     pub(super) fn shape(&self) -> (u8, &'static Shape) {
@@ -268,7 +267,7 @@ impl Reader<'_> {
 
     #[inline]
     fn reth(&mut self) -> Result<Reth, Discard> {
-        // In one piece, so that the length is checked once.
+        // Read in one piece, so that the length is checked once.
         let packed = u128::from_be_bytes(self.take()?);
         Ok(Reth {
             address: (packed >> 64) as u64,
@@ -388,7 +387,7 @@ pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u
     Ok((header, reader.0))
 }
 
-/// Writes bytes front to back. The caller has found room for them.
+/// Writes bytes front to back. The caller must have checked that there is room for them.
 pub(super) struct Writer<'a> {
     pub frame: &'a mut [u8],
     pub at: usize,
@@ -408,7 +407,7 @@ impl Writer<'_> {
 
     #[inline(always)]
     fn reth(&mut self, reth: &Reth) {
-        // In one piece, so that the length is checked once.
+        // Written in one piece, so that the length is checked once.
         let mut packed = [0; 16];
         packed[..8].copy_from_slice(&reth.address.to_be_bytes());
         packed[8..12].copy_from_slice(&reth.rkey.get().to_be_bytes());
@@ -521,7 +520,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Writes an INT header and its room, empty.
+    /// Writes an INT header and its empty room.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -545,7 +544,6 @@ impl Writer<'_> {
 }
 
 impl Header {
-    /// Returns the bytes of the extension headers.
     #[expect(clippy::arithmetic_side_effects, reason = "two lengths are at most 56 bytes")]
     pub(super) fn extension_length(&self) -> usize {
         match self {

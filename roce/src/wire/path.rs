@@ -45,7 +45,7 @@ pub struct Path {
     pub source: IpAddr,
     /// IP address of the peer (the destination GID).
     pub destination: IpAddr,
-    /// UDP source port; each flow has its own, so that the network spreads flows over its paths.
+    /// UDP source port. Each flow has its own, so that the network distributes flows over its paths.
     pub udp_source: u16,
     /// DSCP (6 bits) and ECN (2 bits): IPv4 TOS or IPv6 traffic class.
     pub traffic_class: u8,
@@ -103,7 +103,7 @@ impl Mtu {
     /// All path MTUs, smallest first.
     pub const ALL: [Self; 5] = [Self::M256, Self::M512, Self::M1024, Self::M2048, Self::M4096];
 
-    /// Returns the code in messages of connection managers and in C: 1 for 256 to 5 for 4,096 bytes.
+    /// Returns the code in messages of connection managers and in C, from 1 for 256 bytes to 5 for 4,096 bytes.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the sum is one more than an index below five")]
     pub const fn code(self) -> u8 {

@@ -7,7 +7,7 @@ use cc::Hop;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Records {
     count: u8,
-    /// As on the wire, so that a header with feedback stays small.
+    /// In the encoding on the wire, so that a header with feedback stays small.
     packed: [[u8; RECORD_LENGTH]; Self::MAX],
 }
 

@@ -1,4 +1,4 @@
-//! The setup: how a receiver must answer the sender's telemetry.
+//! The setup of a receiver's answers to the sender's telemetry.
 
 use core::time::Duration;
 
@@ -10,7 +10,7 @@ pub enum Reverse {
     Ack,
     /// Notification for each packet that carries telemetry.
     Notification,
-    /// Window, once per `T`, which the receiver computes.
+    /// Window that the receiver computes, once per `T`.
     Window,
 }
 
@@ -26,9 +26,9 @@ pub enum ReportKind {
     All,
 }
 
-/// Settings that a receiver needs to answer telemetry: the kind of answer, and the parameters of the flow (rtgwg-00 6.3.1). On the wire:
+/// Settings with which a receiver answers telemetry: the kind of answer, and the parameters of the flow (rtgwg-00 6.3.1). On the wire:
 /// {version 8 (0), reverse 8, 0 14, reports 2}, T 32 in ns, line rate 64, lowest rate 64 and increase 64 in bit/s, eta 32 in units of
-/// 2^-31, maxStage 32. A receiver that sends windows reports no link: 0.
+/// 2^-31, maxStage 32. With windows, `reports` is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setup {
     /// Kind of answer.

@@ -1,6 +1,6 @@
-//! Subscriptions: a data packet asks the switches on its path to report congestion to its sender directly (pan-01 6.3), by a flag in the
-//! INT header's word, or by its DSCP alone. A switch does not know the sender's queue pair: its report has the packet's own destination, by
-//! which the sender finds the queue pair that sends there.
+//! Subscriptions: a data packet requests that the switches on its path report congestion to its sender directly (pan-01 6.3), by a flag in
+//! the INT header's word, or by its DSCP alone. The packet does not contain the sender's queue pair. So the report has the packet's own
+//! destination, by which the sender finds the queue pair that sends there.
 
 use super::constants::BTH_LENGTH;
 use super::feedback::{Feedback, MAX_FEEDBACK, Report, Seal};
@@ -14,7 +14,7 @@ use crate::{Discard, Psn, Qpn};
 /// Bytes that a subscription adds to a data packet.
 pub const SUBSCRIPTION_LENGTH: usize = WORD_LENGTH + RECORD_LENGTH;
 
-/// What a switch needs to answer a packet that subscribes.
+/// Fields that a switch needs to answer a packet that subscribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
     /// Path of the packet.
@@ -100,9 +100,9 @@ impl Subscription {
         (address >> 64) as u64 ^ address as u64 ^ u64::from(self.sender.get()) << 32
     }
 
-    /// Writes the direct response to `frame`: to the sender, as if from its peer, about the packet that met congestion. `utilisation` is
-    /// the in-flight share in 2^-20, `interval` the time of its measurement in ns. `seal` creates the seal, if there must be one, from BTH
-    /// and content. Returns the length.
+    /// Writes the direct response to `frame`: to the sender, as if from its peer, about the packet that encountered congestion.
+    /// `utilisation` is the in-flight share in 2^-20, `interval` the time of its measurement in ns. `seal` creates the seal, if one is
+    /// required, from BTH and content. Returns the length.
     ///
     /// # Errors
     /// Returns [`EmitError::Room`] if `frame` is too short.

@@ -1,7 +1,7 @@
 //! Telemetry for Linux's own TCP (rtgwg-00 7.2): probes with a flow's addresses and ports, and their answers.
 //!
 //! A probe is an IPv4 TCP packet whose payload is a telemetry request: the probe's identity, and an INT header of rtgwg-00 Figure 4 with
-//! room for records. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No stack accepts it as data: its
+//! room for records. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No TCP stack accepts it as data: its
 //! checksum is wrong, and its sequence number is old.
 
 mod admission;
@@ -37,7 +37,7 @@ pub struct TcpProbe {
     pub source: SocketAddrV4,
     /// Receiver of this packet.
     pub destination: SocketAddrV4,
-    /// TCP sequence number that the peer has acknowledged, so that a stack that should not have received the packet drops it.
+    /// TCP sequence number that the peer has acknowledged, so that a TCP stack that receives the packet by mistake drops it.
     pub sequence: u32,
     /// Number of the probe in its flow.
     pub number: u32,
@@ -45,7 +45,7 @@ pub struct TcpProbe {
     pub sent: u64,
 }
 
-/// Received probe or answer. Only its form was checked: [`TcpArrival::admit`] checks whether it is for this host.
+/// Received probe or answer. Only its format was checked: [`TcpArrival::admit`] checks whether it is for this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpArrival {
     packet: [u8; TCP_PROBE_LENGTH],
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// An ordinary segment is not touched, whatever it carries.
+    /// A switch does not change an ordinary segment, whatever its payload.
     #[test]
     fn a_packet_that_differs_from_a_probe_is_not_touched() {
         let good = probe().packet(NUMBERS);

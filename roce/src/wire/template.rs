@@ -14,7 +14,7 @@ const ROOM: usize = ETHERNET_LENGTH + VLAN_LENGTH + 40 + UDP_LENGTH;
 /// The same with IPv4. No packet is shorter, because a BTH and an ICRC follow.
 const V4_ROOM: usize = ETHERNET_LENGTH + VLAN_LENGTH + 20 + UDP_LENGTH;
 
-/// Headers below the BTH of one path's packets. [`emit`](Self::emit) fills in what differs from packet to packet: the lengths, the IPv4
+/// Headers below the BTH of one path's packets. [`emit`](Self::emit) writes the fields that differ between packets: the lengths, the IPv4
 /// identification and its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Template {
@@ -22,7 +22,7 @@ pub struct Template {
     family: Family,
     ip: u8,
     udp: u8,
-    /// Sum of the 16-bit words of the IPv4 header, without those that are filled in.
+    /// Sum of the 16-bit words of the IPv4 header, without those that differ between packets.
     sum: u16,
 }
 
@@ -92,7 +92,7 @@ impl Template {
         reason = "the indices are constants within ROOM"
     )]
     pub(crate) fn is_answered_by(&self, [source, destination]: [u32; 2]) -> bool {
-        // At one of two offsets: with a tag or without.
+        // The header is at one of two offsets: with a tag or without.
         let both = |ip: usize| u64::from_be_bytes(core::array::from_fn(|n| self.bytes[ip + 12 + n]));
         let ours = if usize::from(self.ip) == ETHERNET_LENGTH {
             both(ETHERNET_LENGTH)
@@ -127,7 +127,7 @@ impl Template {
         let udp_length = (end - udp) as u16;
         match self.family {
             Family::V4 => {
-                // The offsets are known, except for a tag. With BTH and ICRC the packet is long enough.
+                // The offsets are constant, except for a tag. With BTH and ICRC the packet is long enough.
                 let Some(start) = frame.first_chunk_mut() else { return };
                 match self.ip as usize {
                     ETHERNET_LENGTH => self.write_v4::<ETHERNET_LENGTH>(udp_length, identification, start),
@@ -144,7 +144,7 @@ impl Template {
         }
     }
 
-    /// Writes the headers of an IPv4 packet whose IP header is at `IP`. What follows the headers overwrites the excess.
+    /// Writes the headers of an IPv4 packet whose IP header is at `IP`. Later writes overwrite the bytes after the headers.
     #[inline(always)]
     #[expect(
         clippy::arithmetic_side_effects,

@@ -112,7 +112,7 @@ fn xrc(bth: Bth, srq: u32, operation: Operation) -> Header {
     }
 }
 
-/// Generates every kind of header, with a payload that it can carry.
+/// Generates every kind of header, with a payload that fits it.
 fn packet() -> impl Strategy<Value = (Header, Vec<u8>)> {
     let rc = |bth, operation| Header::Connected { service: Service::Rc, bth, operation };
     let uc = Opcode(0x20);
@@ -187,7 +187,7 @@ fn emitted(path: &Path, id: u16, header: &Header, payload: &[u8]) -> Vec<u8> {
 }
 
 proptest! {
-    // Prevents a long run with PROPTEST_CASES from ending at packets that a property excludes.
+    // Prevents the end of a long run with PROPTEST_CASES at packets that a property excludes.
     #![proptest_config(ProptestConfig { max_global_rejects: 1 << 24, max_local_rejects: 1 << 24, ..ProptestConfig::default() })]
 
     #[test]

@@ -22,11 +22,11 @@ pub struct Region {
     pub access: Access,
     /// Key for local work requests.
     pub lkey: Lkey,
-    /// Key for the peer: the same number as `lkey`, as with rxe, mlx4 and mlx5. Useless without a remote access right.
+    /// Key for the peer: the same number as `lkey`, as with rxe, mlx4 and mlx5. It allows nothing without a remote access right.
     pub rkey: Rkey,
 }
 
-/// Place of the table: a region, or the generation of its next one.
+/// Entry of the table: a region, or the generation of its next one.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     generation: u32,
@@ -48,8 +48,7 @@ struct Live {
 /// generation has all bits that the index leaves, so a key repeats only after 2^32 / (the number of indices, rounded up to a power of two)
 /// registrations at one index.
 ///
-/// Accesses of 0 bytes need no valid key (IBA 9.7.4.1.4 for remote ones), so the caller must not check them here. If it does, they are
-/// checked like any other.
+/// Accesses of 0 bytes need no valid key (IBA 9.7.4.1.4 for remote ones), so the caller must not pass them to the checks of this table.
 pub struct RegionTable {
     entries: Box<[Entry]>,
     free: VecDeque<u32>,
@@ -127,7 +126,7 @@ impl RegionTable {
         Ok(region)
     }
 
-    /// Changes everything of a region but its keys.
+    /// Changes all properties of a region except its keys.
     ///
     /// # Errors
     /// Returns a [`ControlError`] if no region has this key, windows are bound to it, or [`register`](Self::register) would refuse the
@@ -237,7 +236,7 @@ impl RegionTable {
         Ok(())
     }
 
-    /// Checks the region of a binding. Returns the first address of the window in the owner's address space.
+    /// Checks the region of a binding. Returns the first address of the window, in the owner's address space.
     fn check_binding(&self, pd: PdId, binding: &Binding) -> Result<u64, AccessError> {
         let Live { pd: owner, region, .. } = self.find(self.keys.open(binding.lkey.get()))?;
         if *owner != pd {
@@ -277,7 +276,7 @@ impl RegionTable {
         find_mut(&mut self.entries, self.index_bits, number)
     }
 
-    /// Checks an access of this side's own requests to `length` bytes at `address`.
+    /// Checks an access of local requests to `length` bytes at `address`.
     ///
     /// # Errors
     /// Returns the [`AccessError`] of the first check that fails: key, protection domain, access right, range.
@@ -337,7 +336,7 @@ impl RegionTable {
     }
 }
 
-/// Checks the memory of a region. The last byte of the address space is excluded, so that every end has an address.
+/// Checks the memory of a region. The last byte of the address space is excluded, so that the end of every region has an address.
 fn check_place(address: u64, origin: u64, length: u64) -> Result<(), ControlError> {
     let limit = u64::MAX - address.max(origin);
     if length == 0 || length > limit {

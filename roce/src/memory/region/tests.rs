@@ -68,7 +68,7 @@ fn a_changed_region_keeps_its_keys_and_nothing_else() {
     assert_eq!(table.change(region.lkey, PD, &wanted), Err(ControlError::NoRegion(region.lkey)));
 }
 
-/// IBA 10.6.3: local and remote keys are two things.
+/// IBA 10.6.3: a local and a remote key have different uses.
 #[test]
 fn regions_that_cannot_be_are_refused() {
     let mut table = table(1);
@@ -119,7 +119,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 }
 
 proptest! {
-    /// Every region ever created stays in the model; the keys of a deregistered one must stay unknown.
+    /// Every region ever created stays in the model. The keys of a deregistered one must stay unknown.
     #[test]
     fn only_live_regions_and_only_their_bytes_are_reached(
         max in 1u32..6, secret: [u8; 32], operations in prop::collection::vec(operation(), 1..120)

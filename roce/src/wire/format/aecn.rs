@@ -1,5 +1,5 @@
-//! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option: a byte for each kind of information, which each switch
-//! raises to its own value, or to which it adds its own. The draft defines neither the option's type nor the units.
+//! Advanced ECN (draft-shi-ippm-advanced-ecn-00) as an IPv6 hop-by-hop option with a byte for each kind of information. Each switch
+//! replaces a byte by its own value if that is higher, or adds its own value. The draft defines neither the option's type nor the units.
 
 use super::port_state::KINDS;
 use super::{Numbers, PortState, hop_by_hop};

@@ -6,8 +6,8 @@ use crate::Discard;
 use crate::wire::constants::{ROCE_PORT, UDP, UDP_LENGTH};
 use crate::wire::layers::{Family, InsertedTelemetry, Layers, chunk};
 
-/// Moves the UDP and BTH offsets of `layers`, which are those of a plain packet, to the real ones. `protocol` is the protocol in the IP
-/// header.
+/// Replaces the UDP and BTH offsets of `layers`, which are those of a plain packet, by the actual ones. `protocol` is the protocol in the
+/// IP header.
 #[expect(clippy::arithmetic_side_effects, reason = "each length was checked to be in the packet")]
 pub fn find(
     packet: &[u8],

@@ -1,5 +1,6 @@
 //! CSIG (draft-ravi-ippm-csig-01): a tag between the Ethernet header and IP with one signal. Each switch compares it with its own value,
-//! and writes that if it is worse. No EtherType is assigned: the network uses one for the tag of 4 bytes, and the next one for that of 8.
+//! and replaces it if its own is worse. No EtherType is assigned: the network uses one for the tag of 4 bytes, and the next one for that of
+//! 8.
 
 use super::reading::Signal;
 use super::{Numbers, PortState, aecn};
@@ -67,8 +68,8 @@ const fn unset(kind: u32, is_wide: bool) -> u32 {
     }
 }
 
-/// Implements [`Format::insert`](super::Format::insert). The parity of the ones in the PSN selects one of two signals: of packets that are
-/// any power of two apart, at most two in a row request the same.
+/// Implements [`Format::insert`](super::Format::insert). The parity of the ones in the PSN selects one of two signals. So of packets whose
+/// distance is any power of two, at most two in a row request the same signal.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,
@@ -101,8 +102,8 @@ pub(in crate::wire) const fn length_of(ethertype: u16, numbers: Numbers) -> Opti
     }
 }
 
-/// Writes a switch's value into the bytes after the TPID, if it is worse. Other signals stay as they are. Returns whether the signal is
-/// one of the two.
+/// Writes a switch's value into the bytes after the TPID, if it is worse. Other signals are not changed. Returns whether the signal is one
+/// of the two.
 pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     let Some((fields, is_wide)) = Fields::read(data) else { return false };
     let own = match fields.kind {
@@ -119,7 +120,7 @@ pub(in crate::wire) fn stamp(data: &mut [u8], port: &PortState) -> bool {
     true
 }
 
-/// Half of 1/128, in 2^-20: the used share is written rounded down, and stands for the middle of its step.
+/// Half of 1/128, in 2^-20. The used share is written rounded down, and represents the middle of its step.
 const HALF: u32 = 1 << 12;
 
 /// Returns the share of a link that is available, in 1/128.
@@ -127,8 +128,8 @@ fn left(inflight: u8) -> u32 {
     (aecn::ONE as u32).saturating_sub(inflight.into())
 }
 
-/// Returns `S` of the available share. The compact tag has steps of 1/128 up to an eighth and of 1/16 beyond: nearly full links matter
-/// most.
+/// Returns `S` of the available share. The compact tag has steps of 1/128 up to an eighth and of 1/16 beyond, because nearly full links are
+/// the most important.
 fn available(inflight: u8, is_wide: bool) -> u32 {
     match left(inflight) {
         left if is_wide => (left << 13).saturating_sub(HALF),
@@ -154,7 +155,7 @@ pub fn read(data: &[u8]) -> Option<Signal> {
     }
     match (kind, is_wide) {
         (AVAILABLE, true) => Some(Signal::Available(value)),
-        // The middle of its step.
+        // The middle of the value's step.
         (AVAILABLE, false) if value <= 16 => Some(Signal::Available((value << 13).saturating_sub(HALF))),
         (AVAILABLE, false) => Some(Signal::Available((value << 3).saturating_sub(115).min(128) << 13)),
         (DELAY, true) => Some(Signal::Delay(u64::from(value) << 8)),
@@ -175,7 +176,7 @@ mod tests {
         PortState { switch, port: 1, rate, time: 1, tx_bytes: 2, queue: 3, sojourn, load }
     }
 
-    /// Two tags of public switch code, without their TPID.
+    /// Two tags from public switch code, without their TPID.
     #[test]
     fn fields_are_where_others_have_them() {
         for (mut bytes, kind, value, locator) in [([0x2b, 0x85], 1, 0x17, 5), ([0x28, 0x42], 1, 0x10, 0x42)] {
@@ -196,7 +197,7 @@ mod tests {
         assert_eq!(Fields::read(&[]), None);
     }
 
-    /// The worst of three switches stays, with its locator, whichever signal is requested.
+    /// The worst value of three switches remains, with its locator, whichever signal is requested.
     #[test]
     fn a_switch_replaces_a_better_value() {
         for is_wide in [false, true] {
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!((other, read(&other)), ([0x60, 0], None));
     }
 
-    /// A value is read within a step of what was written, and an idle link's value differs from that of no switch.
+    /// The value read is within a step of the value written. An idle link's value differs from that without a switch.
     #[test]
     fn a_stamped_value_is_read_within_a_step() {
         for is_wide in [false, true] {

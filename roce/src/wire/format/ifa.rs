@@ -1,6 +1,6 @@
 //! IFA 2.0 (draft-kumar-ippm-ifa): a header between IP and UDP, and metadata after the UDP header, which the UDP length does not include.
-//! The metadata are a header and 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, in which
-//! switches report transmitted bytes.
+//! The metadata are a header and 32 bytes from each switch, the newest first. The 32 bytes are those of local name space 1, which include
+//! transmitted bytes.
 
 use super::words::{grow, lengthen, word, write_words};
 use super::{HopReading, Hops, PortState};
@@ -11,7 +11,7 @@ use cc::{Counter, Rate};
 
 /// IP protocol: the first of those for experiments (RFC 3692).
 pub const PROTOCOL: u8 = 253;
-/// {version 4, global name space 4, next header 8, flags 8, most words of metadata 8}.
+/// {version 4, global name space 4, next header 8, flags 8, limit of metadata 8 in words}.
 pub const HEADER_LENGTH: usize = 4;
 /// {request vector 8, action vector 8, hop limit 8, words of metadata 8}.
 const METADATA_HEADER_LENGTH: usize = 4;
@@ -21,8 +21,8 @@ pub const INSERTED: usize = HEADER_LENGTH + METADATA_HEADER_LENGTH;
 /// Version 2; name space 15: each switch writes its local one.
 const VERSION_AND_SPACE: u8 = 2 << 4 | 0xf;
 const LOCAL_SPACE: u32 = 1;
-/// Length of what each switch writes, bytes: {name space 4, device 20, TTL 8}, {speed 4, ECN 2, queue 6, arrival 20 in s}, {egress port 16,
-/// ingress port 16}, arrival in ns, residence in ns, txBytes, {0 16, queue 16 in 80 B}, 0.
+/// Length of the metadata of each switch, bytes: {name space 4, device 20, TTL 8}, {speed 4, ECN 2, queue 6, arrival 20 in s}, {egress port
+/// 16, ingress port 16}, arrival in ns, residence in ns, txBytes, {0 16, queue 16 in 80 B}, 0.
 pub const HOP_LENGTH: usize = 32;
 const HOP_WORDS: u8 = HOP_LENGTH as u8 / 4;
 const QUEUE_UNIT: u64 = 80;

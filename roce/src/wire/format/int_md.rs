@@ -29,14 +29,14 @@ const INSTRUCTIONS: u16 = 1 << 15 | 1 << 12 | 1 << 10;
 /// Ferroce's domain, with two instructions: 0, txBytes; 1, the link's rate.
 const DOMAIN: u16 = 0x4652;
 const DOMAIN_INSTRUCTIONS: u16 = 1 << 15 | 1 << 14;
-/// Length of what each switch writes, bytes: {node 32, queue id 8, occupancy 24 in bytes, egress time 64 in ns, txBytes 32, kbit/s 32}.
+/// Length of the metadata of each switch, bytes: {node 32, queue id 8, occupancy 24 in bytes, egress time 64 in ns, txBytes 32, kbit/s 32}.
 pub const HOP_LENGTH: usize = 24;
 const HOP_WORDS: u32 = HOP_LENGTH as u32 / 4;
 /// Second and third word of the header.
 const INSTRUCTION_WORDS: [u32; 2] =
     [(INSTRUCTIONS as u32) << 16 | DOMAIN as u32, (DOMAIN_INSTRUCTIONS as u32) << 16];
 
-/// Returns the length of shim, header and metadata at `at`, bytes; UDP's port has announced them.
+/// Returns the length of shim, header and metadata at `at`, bytes. The caller must have found the UDP port of INT.
 #[expect(
     clippy::arithmetic_side_effects,
     reason = "the length is 8 bits of words behind an offset in the packet"
@@ -87,7 +87,7 @@ pub(in crate::wire) fn stamp(
     let at = layers.udp + UDP_LENGTH;
     let header = at + SHIM_LENGTH;
     let first = request_word(&frame[at..layers.bth])?;
-    // A UDP checksum would have to be updated; RoCEv2 senders write none.
+    // A UDP checksum would have to be updated. RoCEv2 senders write none.
     if frame[layers.udp + 6..at] != [0, 0] {
         return None;
     }
@@ -134,7 +134,7 @@ pub(in crate::wire) fn read(bytes: &[u8]) -> Option<Hops> {
         let reading = HopReading {
             bandwidth,
             time: Counter::of::<64, 1>(time),
-            // A switch that does not know the domain writes ones.
+            // A switch that does not know the domain writes all ones.
             tx_bytes: bandwidth.and(Some(Counter::of::<32, 1>(word(hop, 4)?.into()))),
             queue: u64::from(word(hop, 1)? & 0xff_ffff),
         };

@@ -1,12 +1,12 @@
 //! IOAM's pre-allocated trace (RFC 9197 4.4) as an IPv6 hop-by-hop option (RFC 9486 3): the sender leaves room, and each switch writes its
-//! part, from the tail on.
+//! data, starting at the end.
 
 use super::words::{from_kbps, to_kbps, word, write_words};
 use super::{HopReading, Hops, PortState, hop_by_hop};
 use crate::wire::layers::Layers;
 use cc::Counter;
 
-/// Option type: a node that does not know it skips it, and it may change in transit (RFC 9486 4).
+/// Option type: a node that does not know it skips it, and the option may change in transit (RFC 9486 4).
 pub const OPTION: u8 = 0x31;
 /// IOAM option-type of a pre-allocated trace.
 const PRE_ALLOCATED: u8 = 0;
@@ -15,11 +15,11 @@ const PRE_ALLOCATED: u8 = 0;
 const NAMESPACE: u16 = 0;
 /// Hop limit and node id, seconds, fraction, namespace data, queue depth, wide namespace data.
 const TRACE_TYPE: u32 = 1 << 23 | 1 << 21 | 1 << 20 | 1 << 18 | 1 << 17 | 1 << 13;
-/// Length of what each node writes, bytes: {hop limit 8, node 24}, seconds, microseconds, the link's rate in kbit/s, bytes queued, {ns
+/// Length of the data of each node, bytes: {hop limit 8, node 24}, seconds, microseconds, the link's rate in kbit/s, bytes queued, {ns
 /// beyond the microsecond 10, txBytes 54}.
 const NODE_LENGTH: usize = 28;
 const NODE_WORDS: u16 = NODE_LENGTH as u16 / 4;
-/// Value that a node does not have (RFC 9197 4.4.2).
+/// Placeholder of a value that a node does not have (RFC 9197 4.4.2).
 const UNAVAILABLE: u32 = u32::MAX;
 /// O: a node found no room (RFC 9197 4.4.1).
 const OVERFLOW: u16 = 1 << 10;
@@ -76,11 +76,11 @@ impl<'a> Trace<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::wire) enum Node {
     Ferroce,
-    /// Linux, which writes ones as wide data.
+    /// Linux, which writes all ones as wide data.
     Linux,
 }
 
-/// Writes a node's part into the option's data. Returns false, with O set, if there is no room.
+/// Writes a node's data into the option's data. Returns false, with O set, if there is no room.
 #[expect(
     clippy::arithmetic_side_effects,
     clippy::indexing_slicing,

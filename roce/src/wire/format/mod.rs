@@ -1,8 +1,8 @@
-//! Telemetry in other formats than the HPCC INT header of rtgwg-00: INT-MD, IOAM, IFA, AECN and CSIG.
+//! Telemetry in formats other than the HPCC INT header of rtgwg-00: INT-MD, IOAM, IFA, AECN and CSIG.
 //!
-//! Each file is one format: what a sender inserts, what a switch writes, what a receiver reads. All are below the BTH, where the ICRC
-//! counts them as absent, and identify themselves, so a receiver needs no setting. `roce/src/wire/format/README.md` lists how each yields
-//! `txBytes`, `qlen`, `ts` and `B`, and what is lost.
+//! Each file implements one format for sender, switch and receiver. All formats are below the BTH, where the ICRC omits them, and identify
+//! themselves, so a receiver needs no setting. `roce/src/wire/format/README.md` lists how each yields `txBytes`, `qlen`, `ts` and `B`, and
+//! which precision it loses.
 
 pub mod aecn;
 pub(super) mod below_bth;
@@ -64,7 +64,7 @@ impl Format {
         ("csig-wide", Self::CsigWide),
     ];
 
-    /// Returns whether packets to `address` can carry it: hop-by-hop options need IPv6.
+    /// Returns whether packets to `address` can carry the format: hop-by-hop options need IPv6.
     #[must_use]
     pub const fn fits(self, address: IpAddr) -> bool {
         match self {
@@ -73,7 +73,7 @@ impl Format {
         }
     }
 
-    /// Returns whether switches write their load, by their own measure, instead of counters.
+    /// Returns whether switches write their load, in a measure of their own, instead of counters.
     #[must_use]
     pub const fn reports_load(self) -> bool {
         matches!(self, Self::Aecn | Self::Csig | Self::CsigWide)
@@ -93,7 +93,7 @@ impl Format {
         }
     }
 
-    /// Returns the bytes below the BTH after as many switches as there is room for; the MTU of the path must leave them.
+    /// Returns the bytes below the BTH after as many switches as there is room for. The MTU of the path must include them.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "the operands are constants")]
     pub const fn longest(self) -> usize {
@@ -149,7 +149,7 @@ impl FromStr for Format {
     }
 }
 
-/// Telemetry below a packet's BTH, not read yet.
+/// Telemetry below a packet's BTH, not yet parsed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Telemetry<'a> {
     format: Format,
@@ -176,7 +176,7 @@ impl<'a> Telemetry<'a> {
         self.format
     }
 
-    /// Reads what switches wrote. Returns `None` if it is damaged, or not what a Ferroce sender requests.
+    /// Reads the values that switches wrote. Returns `None` if they are damaged, or differ from the request of a Ferroce sender.
     #[must_use]
     pub fn read(&self) -> Option<Reading> {
         match self.format {
@@ -202,7 +202,7 @@ impl Request {
     #[must_use]
     pub fn find(frame: &[u8], numbers: Numbers) -> Option<Self> {
         let Ok(layers) = Layers::locate(frame, numbers) else {
-            // Of a TCP probe only the INT header is used.
+            // Only the INT header of a TCP probe is used.
             let int = tcp_probe::find(frame, numbers)?;
             return Some(Self { layers: Layers::NONE, int: Some(int) });
         };
@@ -213,7 +213,7 @@ impl Request {
         Some(Self { layers, int })
     }
 
-    /// Returns the bytes by which the packet grows, in formats without room of their own.
+    /// Returns the bytes by which the packet grows, in formats that reserve no room.
     #[must_use]
     pub const fn growth(&self) -> usize {
         match self.layers.carried {
@@ -225,7 +225,7 @@ impl Request {
     }
 
     /// Writes the state of `port` into the frame in which the request was found. The packet is the first `length` bytes of `frame`; the
-    /// rest is room to grow. Returns the new length; `None` if nothing was written except that there was no room.
+    /// rest is room to grow. Returns the new length; `None` if no state was written, apart from a flag that there was no room.
     #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp(&self, frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
         let layers = &self.layers;

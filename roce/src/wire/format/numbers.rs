@@ -12,7 +12,7 @@ pub struct Numbers {
     tcp_dscp: u8,
 }
 
-/// Number that cannot be used, and why.
+/// Reason why a number cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)]
 pub enum NumbersError {
@@ -61,7 +61,7 @@ impl Numbers {
     /// # Errors
     /// Returns [`NumbersError::CsigTpid`] if one of the two has another meaning.
     pub const fn with_csig_tpid(self, csig_tpid: u16) -> Result<Self, NumbersError> {
-        // ARP, IPv4, 802.1Q, IPv6, 802.1ad; and the number before each.
+        // ARP, IPv4, 802.1Q, IPv6 and 802.1ad, and the number before each.
         let is_taken = matches!(
             csig_tpid,
             0x0800 | 0x0805 | 0x0806 | 0x07ff | 0x8100 | 0x80ff | 0x86dd | 0x86dc | 0x88a8 | 0x88a7

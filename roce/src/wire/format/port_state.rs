@@ -11,13 +11,13 @@ pub struct PortState {
     pub port: u16,
     /// Capacity of the link (`B`).
     pub rate: Rate,
-    /// Time (`ts`), ns.
+    /// Time of transmission (`ts`), ns.
     pub time: u64,
-    /// Bytes sent before (`txBytes`).
+    /// Bytes sent before the packet (`txBytes`).
     pub tx_bytes: u64,
     /// Bytes queued after the packet (`qlen`).
     pub queue: u64,
-    /// Time that this packet waited, ns.
+    /// Time for which the packet was queued, ns.
     pub sojourn: u64,
     /// Load of the port, in AECN's units.
     pub load: Load,
@@ -31,15 +31,15 @@ pub const ONE: f64 = 128.0;
 /// Load of a port, one byte for each value, in the order of the draft's Table 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// In-flight bytes as a share of the capacity of link and base round trip, in 1/128. A path has the highest.
+    /// In-flight bytes as a share of the capacity of link and base round trip, in 1/128. The value of a path is the highest.
     pub inflight: u8,
-    /// Discounted rate (CONGA's DRE) as a share of the link's, in 1/128. A path has the highest.
+    /// Discounted rate (CONGA's DRE) as a share of the link's, in 1/128. The value of a path is the highest.
     pub rate: u8,
-    /// Queue as a share of its limit, in 1/128. A path has the highest.
+    /// Queue as a share of its limit, in 1/128. The value of a path is the highest.
     pub queue: u8,
-    /// Time of the packet in the queue, µs. A path has the sum.
+    /// Time of the packet in the queue, µs. The value of a path is the sum.
     pub delay: u8,
-    /// 1 if the port is congested. A path has the sum.
+    /// 1 if the port is congested. The value of a path is the sum.
     pub congested: u8,
 }
 

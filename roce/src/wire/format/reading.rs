@@ -11,14 +11,14 @@ pub enum Reading {
     Hops(Hops),
     /// Highest in-flight share of the path's links, in units of 2^-20, which the switches computed.
     Inflight(u32),
-    /// One of the signals that yield such a share.
+    /// Signal from which such a share is computed.
     Signal(Signal),
 }
 
 /// Value of a CSIG tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// Least available share of a link, in 2^-20. Bytes that wait count as used.
+    /// Least available share of a link, in 2^-20. Queued bytes count as used.
     Available(u32),
     /// Longest time that the packet waited at a hop, ns.
     Delay(u64),
@@ -29,16 +29,16 @@ pub enum Signal {
 pub struct HopReading {
     /// Capacity of the link (`B`).
     pub bandwidth: Option<Rate>,
-    /// When the packet was sent, or arrived if that is all that is known (`ts`), ns.
+    /// When the packet was sent (`ts`), ns; when it arrived if only that is known.
     pub time: Counter,
     /// Bytes sent by the port (`txBytes`).
     pub tx_bytes: Option<Counter>,
-    /// Bytes that wait (`qlen`).
+    /// Bytes queued (`qlen`).
     pub queue: u64,
 }
 
 impl HopReading {
-    /// Converts it to the form that algorithms use; `None` if a value is missing.
+    /// Converts the reading to the form that algorithms use; `None` if a value is missing.
     #[must_use]
     pub fn complete(&self) -> Option<Hop> {
         let Self { bandwidth: Some(bandwidth), time, tx_bytes: Some(tx_bytes), queue } = *self else {
@@ -57,7 +57,7 @@ pub struct Hops {
 }
 
 impl Hops {
-    /// Adds the next switch, from the first on. More than 15 are ignored.
+    /// Adds the next switch of the path. More than 15 are ignored.
     pub(super) fn push(&mut self, node: u32, hop: HopReading) {
         if let Some(place) = self.hops.get_mut(usize::from(self.count)) {
             *place = Some(hop);

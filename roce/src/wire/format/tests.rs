@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::vec;
 use std::vec::Vec;
 
-/// Length of a frame's buffer; the part after the frame is room to grow.
+/// Length of a frame's buffer. The part after the frame is room to grow.
 const BUFFER: usize = 1600;
 const OTHERS: [Format; 6] =
     [Format::IntMd, Format::Ioam, Format::Ifa, Format::Aecn, Format::Csig, Format::CsigWide];
@@ -26,7 +26,7 @@ fn plain(v6: bool, payload: &[u8], gap: usize) -> (Vec<u8>, usize) {
     (frame, length)
 }
 
-/// Returns the same with telemetry.
+/// Returns the same packet with telemetry.
 fn inserted(format: Format, v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
     let (mut frame, length) = plain(v6, payload, format.inserted());
     let length = format.insert(&mut frame, length, Numbers::DEFAULT).expect("it fits");
@@ -104,7 +104,7 @@ fn int_md_stands_as_its_figures_say() {
     );
 }
 
-/// RFC 9197 4.4.1 and 4.4.2 in RFC 9486 3, as Linux's encapsulation lays it out.
+/// RFC 9197 4.4.1 and 4.4.2 in RFC 9486 3, in the layout of Linux's encapsulation.
 #[test]
 fn ioam_stands_as_its_figures_say() {
     let (mut frame, length) = inserted(Format::Ioam, true, &[1; 8]);
@@ -185,7 +185,7 @@ fn aecn_updates_requested_values_and_only_in_bitmaps() {
     }
 }
 
-/// Returns what each format transports of `port`: B, ts and txBytes as counters, and qlen.
+/// Returns the values that each format transports of `port`: B, ts and txBytes as counters, and qlen.
 fn transported(format: Format, of: &PortState) -> HopReading {
     let (time, tx_bytes) = match format {
         Format::IntMd => (Counter::of::<64, 1>(of.time), Counter::of::<32, 1>(of.tx_bytes & 0xffff_ffff)),
@@ -250,7 +250,7 @@ fn linux_as_an_ioam_node_writes_queue_and_microseconds() {
     );
     let node = 14 + 40 + 128;
     assert_eq!(frame[node + 20..node + 28], [0xff; 8], "no wide namespace data");
-    // Nor any of the namespace's, if it has none.
+    // Makes the namespace data unavailable, too.
     frame[node + 12..node + 16].fill(0xff);
     let Reading::Hops(hops) = reading(&frame[..length]) else { panic!() };
     let hop = hops.iter().next().unwrap();
@@ -264,7 +264,7 @@ fn linux_as_an_ioam_node_writes_queue_and_microseconds() {
     );
 }
 
-/// RFC 9197 4.3: a namespace that a node does not know is none of its business.
+/// RFC 9197 4.3: a node ignores a namespace that it does not know.
 #[test]
 fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
     for (format, at) in [(Format::IntMd, 8), (Format::Ioam, 9), (Format::Ifa, 4)] {
@@ -284,7 +284,7 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
     }
 }
 
-/// draft-ravi-ippm-csig-01: the tag is after a VLAN's, and before the EtherType of IP. Packets ask for two signals in turns.
+/// draft-ravi-ippm-csig-01: the tag is after a VLAN's, and before the EtherType of IP. Packets request two signals in turn.
 #[test]
 fn csig_stands_between_ethernet_and_ip() {
     for (v6, (format, tpid)) in [false, true]
@@ -297,7 +297,7 @@ fn csig_stands_between_ethernet_and_ip() {
         assert_eq!(frame[..ip - 2], before[..ip - 2], "{format}");
         assert_eq!(frame[ip - 2..ip], tpid.to_be_bytes(), "{format}");
         assert_eq!(frame[ip - 2 + format.inserted()..length], before[ip - 2..plain_length], "{format}");
-        // PSN 1: the longest wait. The wide tag's locator comes first.
+        // PSN 1: the longest wait. The wide tag's locator is first.
         let tag = |frame: &[u8]| frame[ip..ip - 2 + format.inserted()].to_vec();
         let is_wide = format == Format::CsigWide;
         assert_eq!(tag(&frame), if is_wide { vec![0, 0, 0x20, 0, 0, 0] } else { vec![0x40, 0] });
@@ -388,7 +388,7 @@ proptest! {
                 prop_assert_eq!(usize::from(hops.count()), ports.len().min(HOPS.into()));
                 for (hop, port) in hops.iter().zip(&ports) {
                     let expected = transported(format, port);
-                    // Seconds have 20 bits in IFA, 32 in IOAM: what is beyond shows in the low bits of ns.
+                    // Seconds have 20 bits in IFA and 32 in IOAM. Higher bits appear in the low bits of ns.
                     let hop = HopReading { time: expected.time, ..*hop };
                     prop_assert!(equal(&hop, &expected), "{:?} {:?}", hop, expected);
                 }

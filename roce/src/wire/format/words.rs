@@ -3,7 +3,7 @@
 use crate::wire::layers::{Family, Layers, fold, sum};
 use cc::Rate;
 
-/// Makes room for `by` bytes at `at` in a packet of `length` bytes, and updates the IP length.
+/// Inserts `by` bytes at `at` in a packet of `length` bytes, and updates the IP length.
 #[expect(clippy::arithmetic_side_effects, reason = "the caller has room for both")]
 pub(in crate::wire) fn grow(frame: &mut [u8], length: usize, at: usize, by: usize, layers: &Layers) {
     frame.copy_within(at..length, at + by);

@@ -1,6 +1,6 @@
-//! The admission of probes and answers: a host accepts only those of its own flows. `ferroce tcp` calls it for all that arrive.
+//! The admission of probes and answers: a host accepts only those of its own flows. `ferroce tcp` calls it for each one that arrives.
 //!
-//! An answer is sent to the source address in its probe, which anyone can write. Without these checks a host would send packets to a victim
+//! An answer is sent to the source address in its probe, which may be forged. Without these checks a host would send packets to a victim
 //! that an attacker chooses. A host must silently discard a datagram that is not destined for it, or whose source is not a unicast address
 //! (RFC 1122 3.2.1.3), and one for a single host that arrived in a link-layer broadcast (RFC 1122 3.3.6).
 
@@ -14,7 +14,7 @@ const PACKET_HOST: u8 = 0;
 
 /// Least time between two probes of a flow (`ferroce tcp`), ns.
 const INTERVAL: u64 = 1_000_000;
-/// Probes that may arrive at once: as many as a sender remembers.
+/// Probes that may arrive at once: as many as a sender stores.
 const MAX_BURST: u64 = 16;
 
 /// Probe or answer of a flow `F` of this host. Only [`TcpArrival::admit`] creates it.
@@ -36,14 +36,14 @@ pub struct OwnProbe {
 /// Limit of the answers of one flow: one per millisecond, and 16 at once. A sender probes at most as often.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AnswerLimit {
-    /// End of the last answer's millisecond, if answers left one per millisecond.
+    /// End of the last answer's millisecond, if one answer were sent per millisecond.
     until: u64,
 }
 
 impl TcpArrival {
-    /// Returns the probe or answer if its frame was for this host, its destination is one of the `interface`'s addresses (with prefix
-    /// lengths), its source is a unicast address of another host, and `flow` finds the established connection by its local and its remote
-    /// end. `flow` is called last.
+    /// Returns the probe or answer if it passes all checks. Its frame was for this host, its destination is one of the `interface`'s
+    /// addresses (with prefix lengths), and its source is a unicast address of another host. `flow`, which is called last, finds the
+    /// established connection by its local and its remote end.
     pub fn admit<F>(
         &self,
         interface: &[(Ipv4Addr, u8)],
@@ -143,8 +143,8 @@ mod tests {
         (local, remote) == (FLOW.0.parse().unwrap(), FLOW.1.parse().unwrap())
     }
 
-    /// RFC 1122 3.2.1.3, 3.3.6: a host must discard what is not for it, or has an invalid source. Each row differs in one point from a
-    /// probe that is answered; the same rows hold for answers.
+    /// RFC 1122 3.2.1.3, 3.3.6: a host must discard a datagram that is not for it, or has an invalid source. Each row differs in one point
+    /// from a probe that is answered; the same rows apply to answers.
     #[test]
     fn only_a_probe_of_an_established_flow_to_this_host_is_admitted() {
         let (ours, peer) = FLOW;
@@ -207,7 +207,7 @@ mod tests {
         assert!(is_admitted(&packet, PACKET_HOST, |_, _| true));
     }
 
-    /// No flow makes a host send more than its peer would request.
+    /// A flow makes a host send no more than its peer would request.
     #[test]
     fn answers_of_a_flow_are_limited_to_sixteen_at_once_and_one_per_millisecond() {
         let packet = probe(FLOW.1, FLOW.0).packet(NUMBERS);

@@ -99,8 +99,8 @@ impl HopRecord {
         }
     }
 
-    /// Converts telemetry in another format to this resolution; `None` if there is no code for its rate. Two such records are as far apart
-    /// as the readings: the counters of every format wrap at a multiple of this one's periods.
+    /// Converts telemetry in another format to this resolution; `None` if there is no code for its rate. The distance between two such
+    /// records equals that between the readings, because the counters of every format wrap at a multiple of this one's periods.
     #[must_use]
     pub fn of(hop: &Hop) -> Option<Self> {
         let in_units = |counter: Counter| counter.raw().wrapping_mul(counter.unit().into());
@@ -126,7 +126,7 @@ impl HopRecord {
         self.tx_bytes
     }
 
-    /// Returns the bytes that wait in the port.
+    /// Returns the bytes queued in the port.
     #[must_use]
     #[expect(clippy::arithmetic_side_effects, reason = "16 bits times 80 fit into 32 bits")]
     pub const fn queue_bytes(self) -> u32 {
@@ -179,7 +179,7 @@ pub struct IntHeader {
     is_subscription: bool,
 }
 
-/// Bit of the word's room: the packet subscribes to direct responses. The room is then 1, and switches write nothing.
+/// Bit of the word's room: the packet subscribes to direct responses. The room is then 1, and switches write no record.
 const SUBSCRIPTION_FLAG: u32 = 0x8000;
 
 impl IntHeader {

@@ -18,8 +18,8 @@ pub enum AlgorithmConfig {
     },
     /// HPCC++, computed at the sender (rtgwg-00 4.2).
     Hpcc(HpccConfig),
-    /// HPCC++ in the variant `hpcc-fair`: the receiver reports how many flows share its link, and while that link is the busiest hop, no
-    /// flow falls below `eta` of its share.
+    /// HPCC++ in the variant `hpcc-fair`: the receiver reports the number of flows on its link. While that link is the busiest hop, no flow
+    /// falls below `eta` of its share.
     HpccFair(HpccConfig),
     /// HPCC++, computed at the receiver (rtgwg-00 6.3.2).
     HpccReceiver(HpccConfig),
@@ -80,7 +80,7 @@ impl AlgorithmConfig {
         }
     }
 
-    /// Returns the parameters of HPCC++ (sender or receiver) or of PowerTCP: of the algorithms that need telemetry.
+    /// Returns the parameters of HPCC++ (sender or receiver) or of PowerTCP, which need telemetry.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&HpccConfig> {
         match self {
@@ -108,7 +108,7 @@ impl AlgorithmConfig {
     }
 }
 
-/// A congestion controller of any kind, held inline in its queue pair.
+/// A congestion controller of any kind, stored inline in its queue pair.
 #[derive(Clone, Copy, Debug)]
 pub enum Algorithm {
     /// A constant window.
@@ -171,8 +171,8 @@ impl Algorithm {
         }
     }
 
-    /// Goes on at `rate`, that of the algorithm used before, within the configured limits. HPCC++ at the sender and DCQCN only; others keep
-    /// their start.
+    /// Continues at `rate`, that of the algorithm used before, within the configured limits. Only for HPCC++ at the sender and DCQCN;
+    /// others keep their initial rate.
     pub fn continue_at(&mut self, rate: Rate) {
         match self {
             Self::Hpcc(hpcc) => *hpcc = hpcc.starting_at(rate),

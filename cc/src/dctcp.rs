@@ -6,7 +6,7 @@ use core::time::Duration;
 /// The parameters of DCTCP (draft-bensley-tcpm-dctcp-01).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DctcpConfig {
-    /// Base RTT, 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`]. The initial window is what the line rate carries in it.
+    /// Base RTT, 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`]. The initial window is the number of bytes that the line rate carries in it.
     pub base_rtt: Duration,
     /// Initial and highest rate. At most [`crate::HpccConfig::MAX_LINE_RATE`].
     pub line_rate: Rate,
@@ -19,7 +19,7 @@ pub struct DctcpConfig {
 }
 
 impl DctcpConfig {
-    /// `g` as section 4 has it.
+    /// `g` of section 4.
     pub const DEFAULT_GAIN: f64 = 1.0 / 16.0;
 
     /// Returns section 4's gain, an increase of 1024 bytes per base RTT, and a thousandth of the line rate as the lowest rate.
@@ -177,8 +177,8 @@ impl CongestionController for Dctcp {
 
     fn on_congestion_notification(&mut self, _now: Instant) {}
 
-    /// Halves the rate, as TCP does, unless no packet was sent since the last reduction. "The loss of a retransmission" is a congestion
-    /// indication of its own (RFC 5681 4.3).
+    /// Halves the rate, as TCP does, unless no packet was sent since the last reduction. "The loss of a retransmission" is a separate
+    /// indication of congestion (RFC 5681 4.3).
     fn on_loss(&mut self, _now: Instant) {
         self.reduced_until = self.reduced_until.filter(|&end| self.next <= end);
         self.reduce(0.5, self.next);

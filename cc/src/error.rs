@@ -26,9 +26,9 @@ pub enum ConfigError {
     Delay { what: &'static str, interval: Duration },
     /// The byte counter is 0.
     ByteCounter,
-    /// The window is 0 bytes, so nothing could be sent.
+    /// The window is 0 bytes, with which nothing could be sent.
     NoWindow,
-    /// The pacing rate is 0, so nothing could be sent.
+    /// The pacing rate is 0, with which nothing could be sent.
     NoRate,
 }
 

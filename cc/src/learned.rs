@@ -1,4 +1,4 @@
-//! Line rate and base RTT that are learned while a device runs: the settings derived from them follow.
+//! Line rate and base RTT that are measured while a device runs, and the settings that are derived from them.
 
 use crate::{Algorithm, AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
 use core::time::Duration;
@@ -13,14 +13,14 @@ fn in_proportion(rate: Rate, before: Rate, line: Rate) -> Rate {
     Rate::from_bps(u64::try_from(scaled).unwrap_or(u64::MAX)).min(line)
 }
 
-/// Returns what a parameter becomes whose derived value changes. One with another value was configured, and stays.
+/// Returns a parameter after its derived value has changed. If it had another value, it was configured, and does not change.
 fn derived<T: PartialEq>(parameter: T, before: T, now: T) -> T {
     if parameter == before { now } else { parameter }
 }
 
 impl AlgorithmConfig {
-    /// Returns the settings for a link of another rate. The increases of HPCC++, PowerTCP and DCQCN scale with it; those of DCTCP and
-    /// Swift, and every lowest rate, are at most `line_rate`. A fixed window stays.
+    /// Returns the settings for a link of another rate. The increases of HPCC++, PowerTCP and DCQCN are scaled with it; those of DCTCP and
+    /// Swift, and every lowest rate, are limited to `line_rate`. A fixed window does not change.
     #[must_use]
     pub fn at_line_rate(self, line_rate: Rate) -> Self {
         let hpcc = |config: HpccConfig| HpccConfig {
@@ -67,7 +67,7 @@ impl AlgorithmConfig {
 impl AlgorithmConfig {
     /// Returns the settings for a path of another base RTT, clamped to 1 ns to [`HpccConfig::MAX_BASE_RTT`]. DCTCP and Swift keep lowest
     /// rate and gain, DCQCN its lowest rate, and their other parameters become the defaults. A fixed window, and DCQCN without a base RTT,
-    /// stay.
+    /// do not change.
     #[must_use]
     pub fn at_base_rtt(self, base_rtt: Duration) -> Self {
         let base_rtt = in_limits(base_rtt);
@@ -85,7 +85,7 @@ impl AlgorithmConfig {
 }
 
 impl Algorithm {
-    /// Changes the base RTT, as [`AlgorithmConfig::at_base_rtt`]; the rate stays. A fixed window, DCQCN and HPCC++ at the receiver keep
+    /// Changes the base RTT, as [`AlgorithmConfig::at_base_rtt`], and keeps the rate. A fixed window, DCQCN and HPCC++ at the receiver keep
     /// their settings.
     pub fn set_base_rtt(&mut self, base_rtt: Duration) {
         let base_rtt = in_limits(base_rtt);

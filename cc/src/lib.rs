@@ -1,7 +1,7 @@
 //! Congestion control as arithmetic: no I/O, no clock, no allocation.
 //!
-//! The transport reports to a [`CongestionController`] what it sent, what was acknowledged and what switches stamped. The controller
-//! returns a window and a pacing rate. [`Algorithm`] holds any controller inline in a queue pair.
+//! The transport reports to a [`CongestionController`] the packets sent and acknowledged, and the telemetry of switches. The controller
+//! returns a window and a pacing rate. [`Algorithm`] stores any controller inline in a queue pair.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -50,7 +50,7 @@ pub struct Ack {
     pub next: u64,
     /// Payload bytes newly acknowledged.
     pub acked_bytes: u32,
-    /// Those of `acked_bytes` that arrived with an ECN congestion mark.
+    /// Bytes of `acked_bytes` that arrived with an ECN congestion mark.
     pub ce_bytes: u32,
     /// Round trip that this acknowledgement measures, if any.
     pub rtt: Option<Duration>,
@@ -58,7 +58,7 @@ pub struct Ack {
 
 /// A congestion controller of one queue pair.
 ///
-/// Calls are made in the order of events; `now` never decreases.
+/// Calls are in the order of events; `now` never decreases.
 pub trait CongestionController {
     /// Handles a sent data packet of `bytes` payload bytes; `pn` counts packets.
     fn on_send(&mut self, now: Instant, pn: u64, bytes: u32);
@@ -90,6 +90,6 @@ pub trait CongestionController {
     fn on_timeout(&mut self, now: Instant);
     /// Returns the limit on in-flight payload bytes. The sender stops when they reach it.
     fn window(&self) -> u64;
-    /// Returns the pacing rate, counted in bytes on the wire; `None` sends as fast as the window allows.
+    /// Returns the pacing rate, in bytes on the wire; with `None` the sender is limited by the window alone.
     fn pacing_rate(&self) -> Option<Rate>;
 }

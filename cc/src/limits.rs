@@ -57,7 +57,7 @@ pub fn window(initial: u64, rate: Rate, line_rate: Rate) -> u64 {
         return initial.max(1);
     }
     let (rate, line_rate) = (rate.as_bps(), line_rate.as_bps());
-    // Computed for every packet: without the 128-bit division if 64 bits are enough.
+    // Computed for every packet, without the 128-bit division if 64 bits are sufficient.
     let share = match initial.checked_mul(rate) {
         Some(product) => product / line_rate,
         // Not above W_init, since the rate is not above the line rate.

@@ -8,25 +8,26 @@ use crate::{
 
 /// PowerTCP with in-band telemetry (section 3.3, algorithm 1) and HPCC++'s parameters, except `max_stage`.
 ///
-/// The window is stored as a rate: what the rate carries in a base RTT.
+/// The window is stored as a rate: the number of bytes that the rate carries in a base RTT.
 #[derive(Clone, Copy, Debug)]
 pub struct PowerTcp {
     config: HpccConfig,
     records: PathRecords,
-    /// Smoothed power of the busiest link; 1 is that of a full link without a queue.
+    /// Smoothed power of the busiest link; 1 for a full link without a queue.
     power: f64,
     rate: Rate,
-    /// Rate at the end of the last round trip: that of the packets that are acknowledged now.
+    /// Rate at the end of the last round trip, at which the packets that are acknowledged now were sent.
     before: Rate,
     /// An acknowledgement above this number ends a round trip.
     round_ends: u64,
 }
 
-/// `gamma`: weight of a new window against that of a round trip ago, as in the authors' simulator. The paper weighs it against the last one.
+/// `gamma`: weight of a new window against that of a round trip ago, as in the authors' simulator. In the paper the other weight is that of
+/// the last window.
 const GAMMA: f64 = 0.9;
 
 impl PowerTcp {
-    /// Number of flows for which HPCC++'s rule of thumb yields the authors' `beta`: 150 Mb/s at 100 Gb/s.
+    /// Number of flows for which HPCC++'s rule of thumb results in the authors' `beta`: 150 Mb/s at 100 Gb/s.
     pub const DEFAULT_FLOWS: u32 = 33;
 
     /// Creates a flow at line rate, without telemetry.
@@ -86,7 +87,7 @@ impl CongestionController for PowerTcp {
         }
     }
 
-    /// Uses the in-flight share, at least half, in place of the power: they are equal while the queue's length does not change.
+    /// Uses the in-flight share, at least half, in place of the power. They are equal while the queue's length does not change.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.round_ends == 0 {
             self.round_ends = ack.next;

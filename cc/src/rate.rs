@@ -47,7 +47,7 @@ impl Rate {
         self.nanos_for(bytes).map_or(Duration::MAX, Duration::from_nanos)
     }
 
-    /// Returns when `bytes` that start at `start` have passed; the end of time at rate 0.
+    /// Returns when `bytes` that start at `start` have been transmitted; the largest time at rate 0.
     #[must_use]
     #[inline]
     pub fn passed_at(self, start: Instant, bytes: u64) -> Instant {
@@ -60,7 +60,7 @@ impl Rate {
         if self.0 == 0 {
             return None;
         }
-        // The product of any packet fits 64 bits, which avoids the 128-bit division.
+        // The product of any packet's bytes fits into 64 bits, which avoids the 128-bit division.
         Some(match bytes.checked_mul(8_000_000_000) {
             Some(product) => product.div_ceil(self.0),
             None => {
@@ -70,7 +70,7 @@ impl Rate {
         })
     }
 
-    /// Returns the bytes that pass in `time`, rounded down.
+    /// Returns the bytes that are transmitted in `time`, rounded down.
     #[must_use]
     #[inline]
     #[expect(
@@ -78,7 +78,7 @@ impl Rate {
         reason = "the product of two 64-bit numbers fits into 128 bits; the divisors are constants"
     )]
     pub fn bytes_in(self, time: Duration) -> u64 {
-        // Computed for every packet, with round trips: those need no 128-bit division.
+        // Computed for every packet, with round trips, which need no 128-bit division.
         if time.as_secs() == 0
             && let Some(product) = self.0.checked_mul(time.subsec_nanos().into())
         {

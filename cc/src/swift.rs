@@ -1,4 +1,4 @@
-//! Delay-based control, as in Swift: a target for the round trip with a part for hops and a part for flows (SIGCOMM 2020).
+//! Delay-based control, as in Swift: a target for the round trip, which depends on hops and on flows (SIGCOMM 2020).
 
 use crate::{Ack, ConfigError, CongestionController, HpccConfig, Instant, PathTelemetry, Rate, limits};
 use core::time::Duration;
@@ -12,9 +12,10 @@ pub struct SwiftConfig {
     pub line_rate: Rate,
     /// Lowest rate. Above 0, at most the line rate.
     pub min_rate: Rate,
-    /// Queueing delay that every flow may have beyond the base RTT. At most 1 s.
+    /// Queueing delay that is allowed to every flow beyond the base RTT. At most 1 s.
     pub hop_delay: Duration,
-    /// Further delay that a flow of one packet in flight may have; falls with the square root of the window to 0 at 100 packets. At most 1 s.
+    /// Further delay that is allowed to a flow of one packet in flight; decreases with the square root of the window to 0 at 100 packets.
+    /// At most 1 s.
     pub flow_delay: Duration,
     /// Increase of the rate per round trip below the target. At most the line rate.
     pub additive_increase: Rate,
@@ -22,7 +23,7 @@ pub struct SwiftConfig {
     pub gain: f64,
 }
 
-/// `max_mdf`: largest part of the rate that a cut takes.
+/// `max_mdf`: largest part of the rate by which one cut lowers it.
 const MAX_DECREASE: f64 = 0.5;
 /// Payload bytes of a packet, for windows in packets.
 const PACKET: u64 = 1024;
@@ -33,8 +34,8 @@ impl SwiftConfig {
     /// `beta` of the paper.
     pub const DEFAULT_GAIN: f64 = 0.8;
 
-    /// Returns delays in proportion to the base RTT: a quarter of it for the hops, twice of it for a flow of one packet. The increase is
-    /// 1024 bytes per base RTT, the lowest rate a thousandth of the line rate.
+    /// Returns delays in proportion to the base RTT: a quarter of it for the hops, twice as long as it for a flow of one packet. The
+    /// increase is 1024 bytes per base RTT, the lowest rate a thousandth of the line rate.
     #[must_use]
     #[expect(
         clippy::arithmetic_side_effects,
@@ -76,12 +77,13 @@ impl SwiftConfig {
     }
 }
 
-/// A window that grows while round trips stay below a target and otherwise shrinks by the excess. It needs neither telemetry nor marks.
+/// A window that grows while round trips are below a target, and otherwise shrinks in proportion to the excess. It needs neither telemetry
+/// nor marks.
 #[derive(Clone, Copy, Debug)]
 pub struct Swift {
     config: SwiftConfig,
     rate: Rate,
-    /// Bytes acknowledged since the last measured round trip; not every acknowledgement measures one.
+    /// Bytes acknowledged since the last measured round trip, because not every acknowledgement measures one.
     acked: u64,
     /// An acknowledgement above this number may cut again: at most one cut per round trip.
     cut_until: u64,
@@ -108,8 +110,8 @@ impl Swift {
         &mut self.config
     }
 
-    /// Returns the target for the round trip at the current window: base RTT, delay at hops, and a part that is larger the smaller the window
-    /// is. With it the windows of flows converge, and many flows have room for one packet each.
+    /// Returns the target for the round trip at the current window: base RTT, delay at hops, and a part that increases as the window
+    /// decreases. So the windows of flows converge, and many flows can have one packet each in flight.
     #[must_use]
     pub fn target(&self) -> Duration {
         let window = self.config.initial_window() as f64 * self.rate.as_bps() as f64
@@ -130,7 +132,7 @@ impl Swift {
     }
 }
 
-/// Returns the square root of a number from 0 to 2^40, exact to 0.001.
+/// Returns the square root of a number from 0 to 2^40, with an error of at most 0.001.
 fn root_of(number: f64) -> f64 {
     ((number * 1e6) as u64).isqrt() as f64 / 1000.0
 }
@@ -146,7 +148,7 @@ impl CongestionController for Swift {
         let acked = core::mem::take(&mut self.acked);
         let target = self.target();
         if rtt < target {
-            // The acknowledgements of one window add up to one increase.
+            // The shares of the acknowledgements of one window add up to one increase.
             let share = acked as f64 / self.window() as f64;
             let more = self.config.additive_increase.as_bps() as f64 * share;
             let rate = self.rate.as_bps().saturating_add(more as u64);

@@ -6,15 +6,14 @@ use core::num::NonZeroU32;
 /// Limit on the hops of a path: that of the 4-bit count of rtgwg-00 Figure 4.
 pub const MAX_HOPS: usize = 15;
 
-/// A reading of a running counter in a telemetry header: `bits` wide, each count worth `unit`.
+/// A reading of a running counter in a telemetry header: `bits` wide, in units of `unit`.
 ///
-/// Only the distance between two readings is meaningful, and only if fewer than 2^`bits` counts lie between them. A peer may choose
-/// width and unit, so the constructors allow only widths of 1 to 64 and units above 0: [`period`](Self::period) is at least 2 and may be
-/// a divisor.
+/// Only the distance between two readings is meaningful, and only if it is below 2^`bits` counts. A peer may choose width and unit, so the
+/// constructors allow only widths of 1 to 64 and units above 0. So [`period`](Self::period) is at least 2 and may be a divisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counter {
     raw: u64,
-    /// 1 to 64.
+    /// Width, 1 to 64.
     bits: u8,
     unit: NonZeroU32,
 }
@@ -31,7 +30,7 @@ impl Counter {
         }
     }
 
-    /// Creates a reading of a layout with fixed width and unit; illegal ones do not compile.
+    /// Creates a reading of a layout with fixed width and unit; invalid ones do not compile.
     #[must_use]
     pub const fn of<const BITS: u8, const UNIT: u32>(raw: u64) -> Self {
         const { assert!(BITS >= 1 && BITS <= 64, "a counter is 1 to 64 bits wide") };
@@ -67,7 +66,7 @@ impl Counter {
         self.unit.get()
     }
 
-    /// Returns the distance from `earlier`, across at most one wrap, in bytes or ns. Saturates.
+    /// Returns the distance from `earlier`, with at most one wrap, in bytes or ns. Saturates.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         (self.raw.wrapping_sub(earlier.raw) & self.mask()).saturating_mul(self.unit() as u64)
@@ -85,11 +84,11 @@ impl Counter {
 pub struct Hop {
     /// Capacity of the link (`B`).
     pub bandwidth: Rate,
-    /// When the packet left the port (`ts`), in ns.
+    /// When the packet was sent by the port (`ts`), in ns.
     pub time: Counter,
     /// Bytes that the port sent before this packet (`txBytes`).
     pub tx_bytes: Counter,
-    /// Bytes that wait in the port behind this packet (`qlen`).
+    /// Bytes queued in the port behind this packet (`qlen`).
     pub queue: u64,
 }
 
@@ -121,7 +120,7 @@ impl PathTelemetry {
         }
     }
 
-    /// Returns the path's id; it differs if the path differs.
+    /// Returns the path's id, which differs between paths.
     #[must_use]
     pub const fn path_id(&self) -> u16 {
         self.path_id

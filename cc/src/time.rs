@@ -1,4 +1,4 @@
-//! Points in time, in ns. This crate has no clock: callers pass the time.
+//! Points in time, in ns. This crate has no clock: callers provide the time.
 
 use core::ops::{Add, Sub};
 use core::time::Duration;

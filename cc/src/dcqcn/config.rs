@@ -10,7 +10,7 @@ pub struct DcqcnConfig {
     pub line_rate: Rate,
     /// Lowest rate. Above 0, at most the line rate.
     pub min_rate: Rate,
-    /// Base RTT, 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`]: the window is then in proportion to the rate. `None`: no window limits
+    /// Base RTT, 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`], which makes the window proportional to the rate. `None`: no window limits
     /// in-flight bytes.
     pub base_rtt: Option<Duration>,
     /// `g`: weight of the newest interval in alpha. Above 0, at most 1.
@@ -23,13 +23,14 @@ pub struct DcqcnConfig {
     pub increase_interval: Duration,
     /// `B`: payload bytes after which the byte counter raises the rate; at least 1. `None`: only the timer raises it.
     pub byte_counter: Option<u64>,
-    /// `F`: while timer and byte counter have each raised the rate fewer times than this since the last cut, the target rate stays.
+    /// `F`: while timer and byte counter have each raised the rate fewer times than this since the last cut, the target rate does not
+    /// increase.
     pub fast_recovery: u32,
     /// `R_AI`: additive increase of the target rate. At most the line rate.
     pub additive_increase: Rate,
     /// `R_HAI`: hyper increase of the target rate. At most the line rate.
     pub hyper_increase: Rate,
-    /// Whether every cut sets the target rate to the current rate. If not, a cut leaves it unless the timer has raised the rate since the
+    /// Whether every cut sets the target rate to the current rate. If not, a cut keeps it unless the timer has raised the rate since the
     /// last cut.
     pub clamp_target: bool,
 }

@@ -1,4 +1,4 @@
-//! DCQCN: a rate that falls with congestion notifications and grows by time and bytes (SIGCOMM 2015).
+//! DCQCN: a rate that decreases with congestion notifications and increases by time and bytes (SIGCOMM 2015).
 
 mod config;
 
@@ -7,7 +7,7 @@ pub use config::DcqcnConfig;
 use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
 use core::time::Duration;
 
-/// Limit on the overdue cuts and raises that one call makes up for; further raises are skipped.
+/// Limit on the overdue cuts and raises that one call performs; further raises are skipped.
 const MAX_CATCH_UP: u32 = 1000;
 
 /// DCQCN's reaction point: CNPs lower the rate, time and sent bytes raise it (Zhu et al., SIGCOMM 2015, section 3.1).
@@ -19,7 +19,7 @@ pub struct Dcqcn {
     /// `R_T`.
     target: Rate,
     alpha: f64,
-    /// None before the first CNP.
+    /// `None` before the first CNP.
     clocks: Option<Clocks>,
     /// `T` and `BC`: raises by the timer and by the byte counter since the last cut.
     stages: (u32, u32),
@@ -33,11 +33,11 @@ struct Clocks {
     alpha_since: Instant,
     /// Whether a CNP arrived in that interval.
     has_alpha_notification: bool,
-    /// When to cut the rate for a CNP that no cut has answered yet.
+    /// When to cut the rate for the last CNP; `None` if a cut has followed it.
     cut_at: Option<Instant>,
-    /// Time of the last cut, at first of the first CNP; cuts are whole decrease intervals after it.
+    /// Time of the last cut, initially of the first CNP. Cuts are whole decrease intervals after it.
     cut_grid: Instant,
-    /// The timer's next raise; none at line rate.
+    /// The timer's next raise; `None` at line rate.
     raise_at: Option<Instant>,
 }
 
@@ -105,7 +105,7 @@ impl Dcqcn {
         }
     }
 
-    /// Updates alpha for the intervals that ended by `at`; only the first of them can contain a CNP.
+    /// Updates alpha for the intervals that ended by `at`. Only the first of them can contain a CNP.
     #[expect(clippy::arithmetic_side_effects, reason = "`ended` is not 0")]
     fn update_alpha(&mut self, at: Instant) {
         let Some(clocks) = &mut self.clocks else { return };
@@ -183,7 +183,7 @@ impl CongestionController for Dcqcn {
 
     fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
 
-    /// Ignores the echoed marks, which DCTCP uses: DCQCN's congestion signal is the CNP.
+    /// Uses only the time: the echoed marks are for DCTCP, and DCQCN's congestion signal is the CNP.
     fn on_ack(&mut self, ack: &Ack) {
         self.advance(ack.now);
     }
@@ -244,7 +244,7 @@ impl CongestionController for Dcqcn {
     reason = "`every` is at least 1 ns; the intervals that ended are no longer than the time; adding to an `Instant` saturates"
 )]
 fn grid(since: Instant, now: Instant, every: Duration) -> (u64, Instant) {
-    // Validated: 1 ns to 1 s.
+    // `every` was validated: 1 ns to 1 s.
     let every = every.as_nanos() as u64;
     let ended = now.saturating_since(since).as_nanos() as u64 / every;
     (ended, since + Duration::from_nanos(ended * every))

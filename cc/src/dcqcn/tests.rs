@@ -64,7 +64,7 @@ fn alpha_falls_while_nothing_is_reported() {
     dcqcn.on_congestion_notification(at(0));
     dcqcn.on_timeout(at(50));
     assert_eq!(dcqcn.alpha(), 1.0);
-    // Ten intervals without a CNP end at 55, 110, ..., 550 us.
+    // Ten intervals without a CNP end at 55, 110, ..., 550 µs.
     dcqcn.on_congestion_notification(at(560));
     let kept: f64 = 255.0 / 256.0;
     assert!((dcqcn.alpha() - power(kept, 10)).abs() < 1e-15);
@@ -97,7 +97,7 @@ fn the_timer_recovers_then_adds_then_adds_more() {
     assert_eq!((dcqcn.rate(), dcqcn.poll_timeout()), (Rate::from_gbps(40), None));
 }
 
-/// Figure 7: hyper increase if timer and byte counter are both past F, additive increase if one is.
+/// Figure 7: hyper increase if both timer and byte counter exceed F, additive increase if one does.
 #[test]
 fn the_byte_counter_raises_too() {
     let config = DcqcnConfig { byte_counter: Some(10_000), fast_recovery: 2, ..config() };

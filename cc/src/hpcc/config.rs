@@ -28,7 +28,7 @@ impl HpccConfig {
     pub const MAX_LINE_RATE: Rate = Rate::from_gbps(10_000);
     /// `eta` of Figure 3.
     pub const DEFAULT_TARGET_UTILISATION: f64 = 0.95;
-    /// `maxStage` of Figure 3. The authors of HPCC simulate with 0, with which a flow takes free bandwidth sooner.
+    /// `maxStage` of Figure 3. The authors of HPCC simulate with 0, with which a flow uses free bandwidth sooner.
     pub const DEFAULT_MAX_STAGE: u32 = 5;
 
     /// Returns Figure 3's `eta` and `maxStage`, and `W_ai` for a path that at most `flows` flows share. The lowest rate is a thousandth of

@@ -15,8 +15,8 @@ pub(crate) use records::{LEAST_ARRIVALS, PathReading, Signal};
 
 /// HPCC++ computed at the sender (rtgwg-00 4.2).
 ///
-/// The state is stored as rates in whole bits per second; the window follows from the rate. The crate's README maps the draft's lines to
-/// this code.
+/// The state is stored as rates in whole bits per second; the window is computed from the rate. The crate's README maps the draft's lines
+/// to this code.
 #[derive(Clone, Copy, Debug)]
 pub struct Hpcc {
     config: HpccConfig,
@@ -35,12 +35,12 @@ pub struct Hpcc {
     variant: Variant,
 }
 
-/// The draft's algorithm, or the variant `hpcc-fair`: the target falls as the flow's own rate rises, and while the busiest hop is the
-/// receiver's own link, the rate does not fall below about `eta` of the flow's share of it.
+/// The draft's algorithm, or the variant `hpcc-fair`. In the variant, the target decreases with the flow's own rate. While the busiest hop
+/// is the receiver's own link, the rate does not fall below about `eta` of the flow's share of it.
 #[derive(Clone, Copy, Debug)]
 enum Variant {
     Draft,
-    /// With the receiver's last report.
+    /// Contains the receiver's last report.
     Fair(Option<ReceiverLink>),
 }
 
@@ -154,16 +154,17 @@ impl Hpcc {
         }
     }
 
-    /// Returns [`PULL`] times the geometric mean of the link's rate and the flow's own: on a link whose flows are not counted, a flow far
-    /// below the others grows by a large share of its rate, and the increases of n equal flows are `PULL * sqrt(n)` of the link together.
+    /// Returns [`PULL`] times the geometric mean of the link's rate and the flow's own. On a link whose flows are not counted, a flow far
+    /// below the others increases by a large share of its rate, and the increases of n equal flows are `PULL * sqrt(n)` of the link
+    /// together.
     fn pull(&self, bandwidth: Rate) -> Rate {
         let link = bandwidth.min(self.config.line_rate);
         let rates = link.as_bps() as f64 * self.reference_rate.as_bps() as f64;
         Rate::from_bps((sqrt(rates) * PULL) as u64)
     }
 
-    /// Returns `eta` of an equal share of a link of `bandwidth`. Falls to 0 as `U` rises from 2 to 4, so that queues drain; 0 for a single
-    /// flow.
+    /// Returns `eta` of an equal share of a link of `bandwidth`. It decreases to 0 as `U` rises from 2 to 4, so that queues drain; it is 0
+    /// for a single flow.
     fn share(&self, bandwidth: Rate, flows: NonZeroU32) -> Rate {
         if flows.get() < 2 {
             return Rate::from_bps(0);
@@ -175,7 +176,7 @@ impl Hpcc {
     }
 
     /// Returns `eta`; in `hpcc-fair` from `eta - SPAN / 2` at line rate to `eta + SPAN / 2` at 2^-[`DOUBLINGS`] of it. Of two flows on a
-    /// link the faster aims lower, so that their rates converge.
+    /// link the faster has the lower target, so that their rates converge.
     #[inline]
     fn target(&self) -> f64 {
         let eta = self.config.target_utilisation;
@@ -225,7 +226,7 @@ impl Hpcc {
 const SPAN: f64 = 0.08;
 const DOUBLINGS: f64 = 10.0;
 
-/// Additive increase as a part of the geometric mean of a link's rate and a flow's.
+/// Additive increase as a part of the geometric mean of a link's rate and a flow's rate.
 const PULL: f64 = 0.02;
 
 /// Returns an approximate square root of a normal number above 0, at most 6 % too large.
@@ -247,8 +248,8 @@ impl CongestionController for Hpcc {
     /// Applies lines 21 to 27, `NewAck`.
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
         match self.records.record(ack.now, path, self.config.base_rtt) {
-            // The packets that this telemetry describes were sent before any reference was set, so the whole first window
-            // reacts relative to the initial one.
+            // The packets that this telemetry describes were sent before any reference was set, so the whole first window reacts relative
+            // to the initial one.
             PathReading::FirstPath => self.last_update_seq = ack.next,
             PathReading::NewPath | PathReading::Nothing => {}
             PathReading::Measured(hop, busiest) => {

@@ -10,13 +10,13 @@ use core::time::Duration;
 #[derive(Clone, Copy, Debug)]
 pub struct RxHpcc {
     hpcc: Hpcc,
-    /// `lastUpdateTime`; none before the first telemetry.
+    /// `lastUpdateTime`; `None` before the first telemetry.
     last_update: Option<Instant>,
     /// Earliest arrival of packets that the last window affected: `T` and the queueing delay after it was sent.
     answered_at: Option<Instant>,
-    /// Time in which the path's queues drain, by the last telemetry.
+    /// Time in which the path's queues drain, from the last telemetry.
     queueing: Duration,
-    /// Last hop of the path that telemetry has shown.
+    /// Last hop of the path in any telemetry so far.
     last_hop: HopIndex,
     last_capacity: Rate,
 }
@@ -69,14 +69,14 @@ impl RxHpcc {
         self.react(now, (busiest, inflight), queueing, flows)
     }
 
-    /// Handles the in-flight share of the busiest link that switches computed; it counts as the last hop's. Otherwise as
+    /// Handles the in-flight share of the busiest link that switches computed, which is attributed to the last hop. Otherwise as
     /// [`on_telemetry`](Self::on_telemetry).
     pub fn on_inflight(&mut self, now: Instant, inflight: Inflight, flows: NonZeroU32) -> Option<u64> {
         if self.last_update.is_none() {
             self.last_update = Some(now);
             return None;
         }
-        // In-flight bytes beyond B * T wait in a queue.
+        // In-flight bytes beyond B * T are queued.
         let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MAX);
         let queueing = self.hpcc.config.base_rtt.mul_f64(excess);
         self.react(now, (self.last_hop, inflight), queueing, flows)
@@ -90,7 +90,7 @@ impl RxHpcc {
         flows: NonZeroU32,
     ) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
-        // The shorter of two, as in line 5: one forged record must not stop the window.
+        // The shorter of two, as in line 5, so that one forged record does not stop the window.
         let shorter = core::mem::replace(&mut self.queueing, queueing).min(queueing);
         let drained_at = now.after(shorter.min(base_rtt.saturating_mul(MAX_QUEUE)));
         let has_passed = self.last_update.is_none_or(|last| now.saturating_since(last) > base_rtt);
@@ -121,7 +121,7 @@ impl RxHpcc {
     }
 
     /// Returns the parameters while the last hop is the busiest. `W_ai` is computed for the `flows` flows that share its link. A flow above
-    /// its share grows no faster than a sender-based one, and its target is lower.
+    /// its share increases no faster than a sender-based one, and its target is lower.
     fn at_last_hop(&self, flows: NonZeroU32) -> HpccConfig {
         let mut config = self.hpcc.config;
         let capacity = self.last_capacity.min(config.line_rate);
@@ -139,20 +139,19 @@ impl RxHpcc {
     }
 }
 
-/// Limit on the queueing delay that counts, in base RTTs: that of 256 initial windows. Without a limit one forged record would freeze the
-/// window.
+/// Limit on the queueing delay, in base RTTs: that of 256 initial windows. Without a limit one forged record would freeze the window.
 const MAX_QUEUE: u32 = 256;
 
-/// Divisor of the headroom that all increases together take per round trip. With all of the headroom the link would settle at
-/// U = eta / (1 - (1 - eta) / eta) = 1 and keep a queue permanently.
+/// Divisor of the headroom that all increases together use per round trip. With all of the headroom the link would settle at U = eta / (1 -
+/// (1 - eta) / eta) = 1 and keep a queue permanently.
 const SHARE: u64 = 2;
 
 /// A flow's floor is `max(1 - ROOM / flows, FLOOR)` of its share, so that all floors together leave up to `ROOM` shares for cuts. Many
-/// flows that see the same queue cut together; their floors keep the link busy.
+/// flows cut together if they share a queue; their floors keep the link busy.
 const ROOM: f64 = 1.2;
 const FLOOR: f64 = 0.85;
 
-/// Fraction of eta by which a flow with twice its share lowers its target. Without it a receiver-paced flow gets 2.5 times the rate of a
+/// Fraction of eta by which a flow with twice its share lowers its target. Without it a receiver-based flow gets 2.5 times the rate of a
 /// sender-based flow on the same link, if both have a small `W_ai`.
 const YIELD: f64 = 0.05;
 
@@ -218,11 +217,11 @@ impl CongestionController for HpccReceiver {
     }
 }
 
-/// The period in which [`ActiveFlows`] counted a flow last.
+/// The last period in which [`ActiveFlows`] counted a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FlowMark(u64);
 
-/// The number of active flows of a receiver: those that sent in the current period or, if more, in the one before.
+/// The number of active flows of a receiver: those that sent in the current period or, if that is greater, in the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct ActiveFlows {
     /// Number of the period, from 1.
@@ -286,7 +285,7 @@ mod tests {
         }
     }
 
-    /// A path of two hops; hop `busy` has sent `tx` units of 128 bytes by `time`, the other none.
+    /// Returns a path of two hops; hop `busy` has sent `tx` units of 128 bytes by `time`, the other none.
     fn path(busy: u8, time: u64, tx: u64, queue: u64) -> PathTelemetry {
         let mut path = PathTelemetry::new(1);
         for index in 0..2 {
@@ -308,7 +307,7 @@ mod tests {
         Instant::from_nanos(nanos)
     }
 
-    /// Lines 29 to 34: the window is sent, and the reference moves, once more than T has passed.
+    /// Lines 29 to 34: the window is sent, and the reference is updated, once more than T has passed.
     #[test]
     fn the_window_leaves_once_per_round_trip() {
         let mut rx = RxHpcc::new(config()).unwrap();
@@ -319,7 +318,7 @@ mod tests {
         let window = rx.on_telemetry(at(5161), &path(0, 4161, 407, 0), ONE).unwrap();
         assert_eq!(window, rx.hpcc().window());
         assert_eq!(rx.on_telemetry(at(7000), &path(0, 6000, 600, 90_000), ONE), None);
-        // 90,000 bytes drain in 7.2 us; packets sent under the new window arrive after them.
+        // 90,000 bytes drain in 7.2 µs; packets sent under the new window arrive after them.
         assert_eq!(rx.on_telemetry(at(9321), &path(0, 8321, 813, 90_000), ONE), None);
         assert_eq!(rx.on_telemetry(at(16_521), &path(0, 15_521, 1516, 90_000), ONE), None);
         assert!(rx.on_telemetry(at(16_522), &path(0, 15_522, 1516, 90_000), ONE).unwrap() < window);
@@ -332,7 +331,7 @@ mod tests {
             let mut rx = RxHpcc::new(config()).unwrap();
             let flows = NonZeroU32::new(flows).unwrap();
             rx.on_telemetry(at(0), &path(busy, 0, 0, 60_000), flows);
-            // 60,000 bytes drain in 4.8 us.
+            // 60,000 bytes drain in 4.8 µs.
             rx.on_telemetry(at(8961), &path(busy, 8961, 875, 60_000), flows).unwrap();
             let low = rx.hpcc().rate().as_bps();
             rx.on_telemetry(at(17_922), &path(busy, 17_922, 1100, 0), flows).unwrap();

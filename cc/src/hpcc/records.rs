@@ -1,19 +1,19 @@
-//! Compares successive readings of each hop and finds the busiest (rtgwg-00 4.2, lines 1 to 7). Senders and responders use it. Readings
-//! come from a peer, so any value is possible.
+//! Compares successive readings of each hop and finds the busiest (rtgwg-00 4.2, lines 1 to 7), for senders and responders. Readings are
+//! from a peer, so any value is possible.
 
 use crate::{Counter, Hop, HopIndex, Instant, MAX_HOPS, PathTelemetry, limits};
 use core::time::Duration;
 
-/// The last reading of a hop. Width and unit of its counters are the format's, so the next reading carries them again. A queue pair holds
-/// 30 of these, so they are small.
+/// The last reading of a hop. Width and unit of its counters are those of the format, and the next reading contains them, so they are not
+/// stored. A queue pair has 30 of these, so they are small.
 #[derive(Clone, Copy, Debug)]
 struct Record {
     time: u64,
     tx_bytes: u64,
     recorded_at: Instant,
-    /// Bytes, at most 4 GiB.
+    /// Queued bytes, at most 4 GiB.
     queue: u32,
-    /// Last measurement, as links are compared by it; NaN before the first.
+    /// Last measurement, by which links are compared; NaN before the first.
     load: f32,
 }
 
@@ -51,17 +51,17 @@ pub struct Inflight {
 
 impl Inflight {
     /// Largest `u'`: the largest ratio on the wire, rounded up. A real `u'` is near it only on a link that carries less than a packet per
-    /// base RTT. Without a bound one forged pair of readings raises `U` to 10^25, and the rate stays at its lowest for thousands of
+    /// base RTT. Without a bound one forged pair of readings raises `U` to 10^25, and the rate stays at its minimum for thousands of
     /// reports.
     pub const MAX: f64 = 4096.0;
 }
 
-/// What is measured of a link.
+/// The measurement of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Signal {
     /// `u'`, in-flight bytes (line 5).
     Inflight,
-    /// `u'`, but links are compared by its average over the base RTT, so that a chance collision of packets does not make a link the
+    /// `u'`, but links are compared by its average over the base RTT, so that a random collision of packets does not make a link the
     /// busiest.
     Smoothed,
     /// PowerTCP's power: arrival rate times in-flight bytes.
@@ -95,7 +95,7 @@ pub(crate) enum PathReading {
 
 /// The last reading of each hop of a path (`L` in rtgwg-00 4.2), by hop index, since a response may carry the busiest hop only.
 ///
-/// Both ends of a connection keep one: the sender to compute its rate, the responder to choose the hop to report.
+/// Both ends of a connection have one: the sender to compute its rate, the responder to choose the hop to report.
 #[derive(Clone, Copy, Debug)]
 pub struct PathRecords {
     /// None before the first telemetry.
@@ -138,8 +138,8 @@ impl PathRecords {
         longest.map(|(at, hop)| (at, *hop))
     }
 
-    /// Records telemetry and returns the measurement of the busiest hop, all that a response may disclose where the network's figures are
-    /// confidential (rtgwg-00 9.1). `None` if no hop could be compared with its record.
+    /// Records telemetry and returns the measurement of the busiest hop. A response may disclose nothing else where the network's figures
+    /// are confidential (rtgwg-00 9.1). `None` if no hop could be compared with its record.
     pub fn inflight(&mut self, now: Instant, path: &PathTelemetry, base_rtt: Duration) -> Option<Inflight> {
         match self.record(now, path, base_rtt) {
             PathReading::Measured(_, inflight) => Some(inflight),
@@ -207,9 +207,9 @@ impl PathRecords {
 }
 
 enum Comparison {
-    /// The reading is older than the record: its packet was overtaken.
+    /// The reading is older than the record: its packet was reordered.
     Late,
-    /// No rate follows: no time passed between the two, the link has no capacity, or periods were miscounted.
+    /// No rate can be computed: no time passed between the two, the link has no capacity, or periods were miscounted.
     Unknown,
     Measured(Inflight),
 }
@@ -218,8 +218,8 @@ enum Comparison {
 #[inline]
 fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64) -> Comparison {
     let elapsed = now.as_nanos().saturating_sub(last.recorded_at.as_nanos());
-    // Distances are known modulo the counter's period; the local clock shows whether the byte counter may have wrapped. In floats, because
-    // 128-bit arithmetic is slow and the limit, half a period, need not be exact.
+    // Distances are known modulo the counter's period; the local clock shows whether the byte counter may have wrapped. Computed in floats,
+    // because 128-bit arithmetic is slow and the limit, half a period, need not be exact.
     let queue = hop.queue.min(last.queue.into()) as f64;
     let bytes_per_nano = hop.bandwidth.as_bps() as f64 / 8e9;
     if hop.bandwidth.as_bps() as f64 * elapsed as f64 > hop.tx_bytes.period() as f64 * 4e9 {
@@ -249,12 +249,12 @@ fn compare(signal: Signal, last: &Record, hop: &Hop, now: Instant, base_rtt: f64
     Comparison::Measured(Inflight { utilisation: utilisation.min(Inflight::MAX), interval })
 }
 
-/// Smallest arrival rate in the simulator of PowerTCP's authors, as a share of the link's rate. Without it, a queue that drains at the
-/// link's rate would have a power of 0.
+/// Smallest arrival rate in the simulator of PowerTCP's authors, as a share of the link's rate. Without this limit, a queue that drains at
+/// the link's rate would have a power of 0.
 pub(crate) const LEAST_ARRIVALS: f64 = 0.5;
 
-/// `txRate / B` assumed for a link whose byte counter may have wrapped: between 0 and 1, since the queue shows whether the link is full.
-/// It must be below eta, or a flow whose packets are too far apart to be measured would never grow again.
+/// `txRate / B` assumed for a link whose byte counter may have wrapped: between 0 and 1, since the queue shows whether the link is full. It
+/// must be below eta. Otherwise a flow whose packets are too infrequent to be measured would never increase again.
 const UNMEASURED: f64 = 0.5;
 
 /// Ratio of measured to nominal rate above which the clock's periods were miscounted.
@@ -262,8 +262,8 @@ const FASTER_THAN_POSSIBLE: f64 = 1.25;
 
 /// Returns the ns between two time stamps; `None` if `later` is the older one.
 ///
-/// Of the times that fit modulo the counter's period, it is the one nearest to `elapsed`, the time between their arrivals by the local
-/// clock. Correct if their delays differ by less than half a period.
+/// Of the times that are equal modulo the counter's period, it is the one nearest to `elapsed`, the time between their arrivals by the
+/// local clock. It is correct if their delays differ by less than half a period.
 #[inline]
 fn between(earlier: Counter, later: Counter, elapsed: u64) -> Option<u64> {
     let (period, since) = (later.period(), later.since(earlier));
@@ -314,11 +314,11 @@ mod tests {
         );
         // Hop 0 sent four times as much as hop 2. The queues were once empty, so `min` ignores them.
         assert_eq!(busiest(4000, path(1, &[hop(4000, 400, 9), hop(4000, 0, 0), hop(4000, 100, 0)])), Some(0));
-        // Another path: its byte counters are not comparable.
+        // The byte counters of another path are not comparable.
         assert_eq!(busiest(8000, path(2, &[hop(8000, 900, 0), hop(8000, 0, 8)])), Some(1));
     }
 
-    /// A chance collision of packets does not make a link the busiest.
+    /// A random collision of packets does not make a link the busiest.
     #[test]
     fn the_busiest_hop_is_busy_over_the_round_trip() {
         let mut records = PathRecords::new();
@@ -344,16 +344,16 @@ mod tests {
             record(0, path(1, &[hop(0, 0, 9), hop(0, 0, 25_000)])),
             [Some((0, 9, None)), Some((1, 25_000, None))]
         );
-        // B * T is 50,000 bytes: hop 0 sent half of that; hop 1 sent all, and half of it waits.
+        // B * T is 50,000 bytes: hop 0 sent half of that; hop 1 sent all of it, and half of it is queued.
         let second = Some((1, 25_000, Some(1498)));
         let seen = record(4000, path(1, &[hop(4000, 195, 0), hop(4000, 390, 25_000)]));
         assert_eq!(seen, [Some((0, 0, Some(499))), second]);
-        // A second reading of the same time measures nothing; the last measurement stays.
+        // A second reading with the same time measures nothing; the last measurement stays.
         assert_eq!(record(4100, path(1, &[hop(4000, 195, 7)])), [Some((0, 7, Some(499))), second]);
         assert_eq!(record(5000, path(2, &[hop(0, 0, 1)])), [Some((0, 1, None)), None]);
     }
 
-    /// Every narrow clock, over several periods, for every difference between the two delays.
+    /// Every narrow clock, over several periods, with every difference between the two delays.
     #[test]
     fn the_time_between_two_stamps_is_found_across_periods() {
         for bits in 2..=6u8 {
@@ -374,7 +374,7 @@ mod tests {
         }
     }
 
-    /// A peer's setup may contain a `T` of 0, and a hop any value.
+    /// A peer's setup may contain a `T` of 0, and a hop may contain any value.
     #[test]
     fn measurements_of_any_counters_are_numbers_in_bounds() {
         let forged = |time: u64, sent, queue, bps| Hop {

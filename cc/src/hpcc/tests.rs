@@ -39,7 +39,7 @@ fn ack(now: u64, seq: u64, next: u64) -> Ack {
     Ack { now: Instant::from_nanos(now), seq, next, acked_bytes: 0, ce_bytes: 0, rtt: None }
 }
 
-/// A flow with one record, of hop 0 (100 Gb/s) at 10,000 ns with every counter at 0.
+/// Returns a flow with one record, of hop 0 (100 Gb/s) at 10,000 ns with every counter at 0.
 fn started() -> Hpcc {
     let mut hpcc = Hpcc::new(config()).unwrap();
     hpcc.on_telemetry(&ack(10_000, 1, 10), &path(7, &[(0, hop(100, 0, 0, 0))]));
@@ -91,7 +91,7 @@ fn the_first_acknowledgements_of_a_lone_flow_give_the_authors_rates() {
 #[test]
 fn the_reference_moves_only_with_an_acknowledgement_beyond_the_last_update() {
     let mut hpcc = started();
-    // A link half used over one base RTT.
+    // A link that was half used over one base RTT.
     hpcc.on_telemetry(&ack(14_160, 10, 20), &path(7, &[(0, hop(100, 4160, 203, 0))]));
     assert!(hpcc.utilisation() < 0.5);
     assert_eq!(
@@ -106,7 +106,7 @@ fn the_reference_moves_only_with_an_acknowledgement_beyond_the_last_update() {
 fn additive_steps_come_before_a_multiplicative_one() {
     let mut hpcc = started();
     let mut rates = [0; 8];
-    // Bytes sent at 9.8 times the link's rate lower the rate once; then the link is half used.
+    // Bytes sent at 9.8 times the link's rate lower the rate once; after that the link is half used.
     hpcc.on_telemetry(&ack(14_160, 11, 11), &path(7, &[(0, hop(100, 4160, 4000, 0))]));
     let low = hpcc.rate().as_bps();
     for (round, rate) in (2u64..).zip(&mut rates) {
@@ -129,7 +129,7 @@ fn the_busiest_hop_counts() {
         &ack(4160, 2, 2),
         &path(7, &[(0, hop(100, 4160, 203, 0)), (3, hop(25, 4660, 101, 8000))]),
     );
-    // 8000 bytes wait, of B * T = 13,000 bytes at 25 Gb/s; 101 * 128 bytes were sent.
+    // 8000 bytes are queued, of B * T = 13,000 bytes at 25 Gb/s; 101 * 128 bytes were sent.
     let expected = 8000.0 / 13_000.0 + 101.0 * 128.0 / 13_000.0;
     assert!((hpcc.utilisation() - expected).abs() < 1e-12);
 }
@@ -160,14 +160,14 @@ fn another_path_only_records() {
     assert_eq!(state(&hpcc), before);
 }
 
-/// rtgwg-00 9.4: two paths through the same switches have one pathID, and other counters.
+/// rtgwg-00 9.4: two paths through the same switches have the same pathID, and different counters.
 #[test]
 fn another_path_keeps_the_rate_and_forgets_the_records() {
     let mut hpcc = started();
     hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(0, hop(100, 4160, 406, 60_000))]));
     let before = (hpcc.rate(), hpcc.reference_rate(), hpcc.utilisation());
     hpcc.on_path_change();
-    // Against the old path's record, the byte counter would seem to have wrapped.
+    // Compared with the old path's record, the byte counter would appear to have wrapped.
     hpcc.on_telemetry(&ack(18_320, 21, 30), &path(7, &[(0, hop(100, 8320, 100, 0))]));
     assert_eq!((hpcc.rate(), hpcc.reference_rate(), hpcc.utilisation()), before);
     hpcc.on_telemetry(&ack(22_480, 22, 40), &path(7, &[(0, hop(100, 12_480, 303, 0))]));
@@ -189,7 +189,7 @@ fn indistinguishable_readings_only_replace_the_record() {
     assert_ne!(state(&hpcc), before);
 }
 
-/// If half of the byte counter's period may have passed, `txRate` is unknown, but the queue is known.
+/// If half of the byte counter's period may have passed, `txRate` is not known, but the queue is.
 #[test]
 fn a_link_whose_counter_may_have_wrapped_is_taken_to_be_half_full() {
     // 128 bytes * 2^20 take 10.7 ms at 100 Gb/s and 2.7 ms at 400 Gb/s.
@@ -204,7 +204,8 @@ fn a_link_whose_counter_may_have_wrapped_is_taken_to_be_half_full() {
     }
 }
 
-/// The telemetry of a slow flow is farther apart than the period of 24 bits of ns. If it were ignored, the flow would stay slow.
+/// The interval between the telemetry of a slow flow exceeds the period of 24 bits of ns. If that telemetry were ignored, the flow would
+/// stay slow.
 #[test]
 fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
     const PERIOD: u64 = 1 << 24;
@@ -218,12 +219,12 @@ fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
         let mut hpcc = started();
         let arrival = 10_000 + passed;
         let stamp = passed.checked_add_signed(jitter).unwrap();
-        // Half of what 100 Mb/s carry: 6.25 bytes per us.
+        // Half of the capacity of 100 Mb/s: 6.25 bytes per µs.
         let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, stamp, stamp * 625 / 100_000 / 128, 0) };
         hpcc.on_telemetry(&ack(arrival, 11, 20), &path(7, &[(0, slow)]));
         assert!((hpcc.utilisation() - 0.5).abs() < 0.01, "{passed} ns: {}", hpcc.utilisation());
     }
-    // A rate above the link's: the periods were miscounted.
+    // A rate above the link's shows that the periods were miscounted.
     let mut hpcc = started();
     let before = state(&hpcc);
     let slow = Hop { bandwidth: Rate::from_mbps(100), ..hop(1, PERIOD + 1_000_000, 1000, 0) };
@@ -302,7 +303,7 @@ fn any_config() -> impl Strategy<Value = HpccConfig> {
         })
 }
 
-/// The bound on `u'` limits the effect of a forged pair of readings; here with a report every hundredth of a round trip.
+/// The bound on `u'` limits the effect of a forged pair of readings, here with a report every hundredth of a round trip.
 #[test]
 fn one_forged_pair_of_readings_is_forgotten_in_ten_round_trips() {
     let forged = |time: u64, sent: u64| Hop {
@@ -364,7 +365,7 @@ proptest! {
     }
 }
 
-/// `hpcc-fair`: with `U` above eta the draft lowers the rate in every step. Two flows share the receiver's own link, so neither falls
+/// `hpcc-fair`: with `U` above eta the draft lowers the rate in every step. Two flows share the receiver's own link, so neither is reduced
 /// below eta of half of it.
 #[test]
 fn a_flow_keeps_its_share_of_the_receivers_link() {
@@ -396,8 +397,8 @@ fn a_flow_keeps_its_share_of_the_receivers_link() {
     assert!(rate(true, 1) < share, "another hop is the receiver's");
 }
 
-/// `hpcc-fair` on a full link whose flows nobody counts: a flow at a thousandth of the link grows fivefold in 20 round trips, and one that
-/// has it falls.
+/// `hpcc-fair` on a full link whose flows are not counted: the rate of a flow at a thousandth of the link increases fivefold in 20 round
+/// trips, and that of a flow at the link's rate decreases.
 #[test]
 fn a_slow_flow_grows_on_a_full_link_between_switches() {
     let after_20 = |start: Rate| {

@@ -130,7 +130,7 @@ enum Event {
     Telemetry(u64, u64, Box<PathTelemetry>),
     Ack(u64, u64, u32, u32),
     Notification,
-    /// Interval 0 included.
+    /// The interval may be 0.
     Inflight(u64, u32, u32),
     PathChange,
     Window(u64),

@@ -1,6 +1,6 @@
-//! Compares this crate with a literal transcription of draft-miao-rtgwg-hpccplus-00, sections 4.2 and 6.3.2, that computes with windows
-//! in bytes instead of rates in bits, and with real numbers instead of counters that wrap. Where the draft leaves a choice (README), the
-//! transcription follows the crate: `U` starts at 1, the first telemetry is only recorded, windows are bounded.
+//! Compares this crate with a literal transcription of draft-miao-rtgwg-hpccplus-00, sections 4.2 and 6.3.2, that computes with windows in
+//! bytes instead of rates in bits, and with real numbers instead of counters that wrap. Where the draft leaves a choice (README), the
+//! transcription follows the crate: `U` starts at 1, the first telemetry is only recorded, and windows are bounded.
 
 use ferroce_cc::{
     Ack, CongestionController, Counter, Hop, Hpcc, HpccConfig, Instant, PathTelemetry, Rate, RxHpcc,
@@ -8,9 +8,9 @@ use ferroce_cc::{
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-/// ns.
+/// In ns.
 const T: f64 = 4160.0;
-/// Bytes per ns.
+/// In bytes per ns.
 const B: f64 = 12.5;
 const ETA: f64 = 0.95;
 const W_INIT: f64 = B * T;

@@ -1,4 +1,4 @@
-//! From any state and any rate, a flow fills an idle path again within 250 round trips.
+//! From any state and any rate, a flow again fills an idle path within 250 round trips.
 
 use core::time::Duration;
 use ferroce_cc::{
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use std::num::NonZeroU32;
 
 const PACKET: u64 = 4200;
-/// Enough for a rate that doubles every sixth round trip, as the slowest configuration here does, from 1 kb/s to 400 Gb/s.
+/// Sufficient for a rate that doubles every sixth round trip, as in the slowest configuration here, from 1 kb/s to 400 Gb/s.
 const ROUNDS: u32 = 250;
 
 /// A link that carries this flow and, at first, other traffic; telemetry has the counters of Figure 4.
@@ -20,7 +20,7 @@ struct Path {
 }
 
 impl Path {
-    /// Returns a packet's telemetry `nanos` after the last: in between `others` other bytes were sent, and `queue` bytes wait.
+    /// Returns a packet's telemetry `nanos` after the last: the link has sent `others` other bytes since, and `queue` bytes are queued.
     fn packet(&mut self, nanos: u64, others: u64, queue: u64) -> (Instant, PathTelemetry) {
         self.now += nanos;
         self.sent += others + PACKET;
@@ -76,7 +76,7 @@ proptest! {
             while (flow.pacing_rate().unwrap().as_bps() as f64) < goal {
                 let rate = flow.pacing_rate().unwrap();
                 let nanos = spacing(&config, rate);
-                // The rate is used completely.
+                // The flow uses its rate completely.
                 let own = rate.bytes_in(Duration::from_nanos(nanos)).saturating_sub(PACKET);
                 answer(&mut flow, path.packet(nanos, own, 0));
                 rounds += 1;
@@ -104,7 +104,7 @@ proptest! {
             let (now, path) = path.packet(nanos, own, 0);
             receiver.on_telemetry(now, &path, NonZeroU32::MIN);
             rounds += 1;
-            // 256 more for the queue to drain.
+            // 256 more rounds in which the queue drains.
             prop_assert!(rounds <= ROUNDS + 256, "it stays at {rate}");
         }
     }

@@ -145,8 +145,8 @@ fn other_formats_come_back_as_records_of_figure_4() {
     }
 }
 
-/// Line 3 concerns each link: a link that has just become the busiest is compared with its own previous record. After a report of the
-/// busiest link alone, its first record has nothing to be compared with.
+/// Line 3 applies to each link: a link that has just become the busiest is compared with its own previous record. With reports of the
+/// busiest link alone, its first record could not be compared.
 #[test]
 fn a_bottleneck_that_moves_is_measured_at_once() {
     let before = [record(0, 0, 0), record(0, 0, 100_000)];
@@ -171,7 +171,7 @@ fn a_bottleneck_that_moves_is_measured_at_once() {
         script.host.endpoint.report(qpn).unwrap().rate.unwrap()
     };
     assert_eq!(rate([one(0, &before), one(1, &after)]), LINE, "a first record says nothing");
-    // u' = 8 + 1: 100 kB are queued, a round trip carries 12.5 kB, and the link is full.
+    // u' = 8 + 1: 100 kB are queued, the link carries 12.5 kB in a round trip, and is full.
     let measured = rate([all(3, &before), all(3, &after)]);
     assert!(measured < LINE && measured.as_bps() * 8 < LINE.as_bps(), "{measured}");
 }
@@ -216,7 +216,7 @@ fn transfer(options: Options) -> (Kinds, f64, Pair) {
     (kinds, after.as_bps() as f64 / before.as_bps() as f64, pair)
 }
 
-/// With every kind of request and response: all responses but the first, which may precede the setup, report all hops.
+/// For every kind of request and response: all responses but the first, which may precede the setup, report all hops.
 #[test]
 fn a_sender_that_requests_all_hops_is_paced_by_them() {
     let ways: [fn(&mut Congestion); 4] = [
@@ -253,7 +253,7 @@ fn a_sender_that_requests_all_hops_is_paced_by_them() {
     assert_eq!(kinds.borrow().get(&6), None, "who does not ask hears of the busiest");
 }
 
-/// The hop with the highest power need not be the busiest, so PowerTCP's sender compares all hops.
+/// The hop with the highest power may not be the busiest, so PowerTCP's sender compares all hops.
 #[test]
 fn powertcp_receives_all_hops_without_the_setting() {
     let probing = hpcc(|congestion| congestion.probe_interval = Some(BASE_RTT));
@@ -266,11 +266,11 @@ fn powertcp_receives_all_hops_without_the_setting() {
     assert!(of(6) >= 5 && of(0) <= 2 && of(3) == 1, "{kinds:?}");
 }
 
-/// A ratio covers the time between two packets. Packets that no Acknowledge has reported count together with the next one.
+/// A ratio covers the time between two packets. The ratios of packets that no Acknowledge has reported are merged with the next one.
 #[test]
 fn a_ratio_is_about_all_the_time_since_the_last_answer() {
     let mut script = Script::new(hpcc(|congestion| congestion.ratio_only = true));
-    // The link is full for 3 µs, then idle for 1 µs, and nothing waits.
+    // The link is full for 3 µs, then idle for 1 µs, and nothing is queued.
     for (number, (micros, bytes)) in [(0, 0), (2, 2500), (3, 3750), (4, 3750)].into_iter().enumerate() {
         let bth = Bth { congestion: Bth::TELEMETRY, ..script.bth(PSN + number as u32) };
         let operation = Operation::WriteOnly(script.reth(0, 5), None);

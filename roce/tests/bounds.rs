@@ -102,7 +102,7 @@ fn cross(random: &mut Random, ports: &mut [PortState; 3], frame: &mut Vec<u8>) {
     }
 }
 
-/// Runs a transfer for some 200 round trips and checks the bounds after each step. Returns the number of responses at the sender, and its
+/// Runs a transfer for about 200 round trips and checks the bounds after each step. Returns the number of responses at the sender, and its
 /// minimum rate.
 fn transfer(congestion: Congestion, v6: bool, seed: u64) -> (u64, Rate) {
     CHOSEN.set(Some(congestion));
@@ -182,7 +182,7 @@ fn windows_of_the_receiver_drive_no_sender_out_of_bounds() {
     }
 }
 
-/// These algorithms use marks; telemetry that arrives too (`paths`, `auto`) does not change that.
+/// These algorithms use marks, and telemetry that also arrives (`paths`, `auto`) does not change that.
 #[test]
 fn telemetry_drives_no_sender_that_uses_marks_out_of_bounds() {
     let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig { min_rate: LEAST, ..DctcpConfig::new(LINE, RTT) });

@@ -161,7 +161,7 @@ fn a_change_is_applied_completely_or_not_at_all() {
     assert_eq!(script.send(PSN, write, &[1]), Ok(()), "its access is what it was");
 }
 
-/// A state that the table does not contain permits no change; the others permit what the service supports.
+/// In a state that the table does not contain no change is permitted; in the others, those that the service supports.
 #[test]
 fn before_it_is_connected_and_after_it_failed() {
     let access = Changes { access: Some(Access::ALL), ..NOTHING };
@@ -199,7 +199,7 @@ fn data_posted_before_a_change_of_access_is_not_lost() {
     assert_eq!(script.drain().len(), 2, "an acknowledgement and a SEND");
 }
 
-/// The responder keeps no more resources than the limit, also after the limit was lowered.
+/// The responder has no more resources than the limit, even after the limit was lowered.
 #[test]
 fn a_lower_limit_of_reads_is_kept() {
     let mut script = Script::new(Options { max_dest_rd_atomic: 4, ..Options::default() });
@@ -237,7 +237,7 @@ fn a_lower_limit_of_reads_is_kept() {
     assert_eq!(refused, Err(Discard::ResponderResources));
 }
 
-/// A request that was not answered yet when the limit fell is still answered, and occupies the resource of a new one until then.
+/// A request that was not answered when the limit was lowered is still answered, and uses the resource of a new one until then.
 #[test]
 fn answers_that_are_due_survive_a_lower_limit() {
     let mut script = Script::new(Options { max_dest_rd_atomic: 4, ..Options::default() });

@@ -57,7 +57,7 @@ fn pacing_holds_the_rate_and_sends_no_earlier() {
 
 #[test]
 fn a_slow_flow_does_not_time_out_between_acknowledgements() {
-    // One packet takes 1 ms, the timeout is 131 µs: it starts at a packet that requests an acknowledgement.
+    // One packet takes 1 ms, and the timeout is 131 µs: it starts at a packet that requests an acknowledgement.
     let congestion = paced(1 << 30, Rate::from_mbps(9));
     let mut pair = Pair::connect(Options { congestion, ..Options::default() });
     let from = pair.hosts[0].sge(0, 100_000);
@@ -115,7 +115,7 @@ impl Outbox for Frames {
     }
 }
 
-/// In a burst, a turn is 8 KiB of frames, here eight frames; frames without room in one burst are sent in the next.
+/// In a burst, a turn is 8 KiB of frames, here eight frames; frames that do not fit into one burst are sent in the next.
 #[test]
 fn a_turn_in_a_burst_is_some_packets_long() {
     let options = Options { congestion: open_window(), ..Options::default() };
@@ -343,14 +343,14 @@ fn a_message_of_two_gibibytes_arrives() {
     assert_eq!(hosts[1].endpoint.report(qpns[1]).unwrap().expected_psn, expected);
 }
 
-/// A port without its own link rate can be assigned one, which then paces its frames.
+/// A port without its own link rate can be assigned one, at which its frames are then sent.
 #[test]
 fn frames_keep_to_the_links_rate() {
     let rate = Rate::from_gbps(1);
     let mut script = Script::new(Options::default());
     script.host.endpoint.set_link_rate(Some(rate));
     post_write(&mut script, 1, 3 * 1024);
-    // Payload and 58 bytes of headers and ICRC; the first packet has 16 bytes more.
+    // Payload and 58 bytes of headers and ICRC. The first packet has 16 bytes more.
     for bytes in [1098, 1082, 1082] {
         assert!(script.next().is_some());
         assert!(script.next().is_none(), "the link is busy");

@@ -109,7 +109,7 @@ fn a_completion_queue_that_overflows_ends_its_queue_pairs() {
     assert_eq!(pair.hosts[0].sent().iter().map(|c| c.id).collect::<Vec<_>>(), [0, 1, 2]);
 }
 
-/// IBA 9.4: a message has 2^31 bytes at most.
+/// IBA 9.4: a message has at most 2^31 bytes.
 #[test]
 fn requests_that_can_not_be_are_not_taken() {
     let options = Options {
@@ -163,7 +163,7 @@ fn a_congestion_control_that_can_not_be_is_refused() {
     assert_eq!(host.endpoint.report(host.qpn).unwrap().state, State::ReadyToReceive);
 }
 
-/// Seen in captures of Soft-RoCE.
+/// The ports are from captures of Soft-RoCE.
 #[test]
 fn the_source_port_equals_that_of_linux() {
     let source = "10.0.0.1".parse().unwrap();
@@ -175,7 +175,7 @@ fn the_source_port_equals_that_of_linux() {
 #[test]
 fn the_source_port_names_the_core_of_the_peer() {
     for (cores, index) in [(1, 0), (2, 1), (4, 2), (16, 9)] {
-        // 6 bits for the process, 0, 2 or 4 for the core, and arbitrary others.
+        // 6 bits for the process, 0, 2 or 4 for the core, and arbitrary values in the others.
         let bits = CoreIndex::new(index, cores).low_bits();
         for qpn in [0, 1, (1 << bits) - 1].map(|low| 41 << 18 | u32::from(index) << bits | low) {
             let port = udp_source_port("10.0.0.1".parse().unwrap(), Qpn::new(17), Qpn::new(qpn));
@@ -208,7 +208,7 @@ fn datagrams_to_different_hosts_leave_by_different_source_ports() {
     let ports: std::collections::BTreeSet<u16> = v4.chain(v6).collect();
     // 512 random values out of 1,024 include 403 different ones on average.
     assert!(ports.len() > 370, "{} ports for 512 hosts", ports.len());
-    // Routers hash these ports to paths: each of 8 paths gets its share.
+    // Routers hash these ports to paths: each of 8 paths has its share.
     for path in 0..8 {
         let share = ports.iter().filter(|port| *port % 8 == path).count();
         assert!((35..=70).contains(&share), "path {path} has {share} of {}", ports.len());

@@ -251,7 +251,7 @@ fn a_congested_hop_slows_its_own_destination_alone() {
             longest.get(),
             network.algorithm()
         );
-        // The send queue is in order: waiting datagrams are sent first.
+        // The send queue is in order: pending datagrams are sent first.
         network.run(at(6500));
         network.now = at(6500);
         network.load(&[2], at(7000));
@@ -261,7 +261,8 @@ fn a_congested_hop_slows_its_own_destination_alone() {
         network.now = at(7200);
         network.load(&[1], at(7400));
         let again = network.rate(1, at(7200), at(7400));
-        // Not the 10 Gb/s of the line; the hop's flows are not counted, so a pause of the others lets this one grow.
+        // The rate does not start at the 10 Gb/s of the line. The hop's flows are not counted, so a pause of the others lets this flow
+        // increase.
         assert!(again < 1.5e9, "what was learnt of the first is kept: {again}");
         assert!(network.changes().is_empty());
     }

@@ -1,4 +1,4 @@
-//! Direct responses (pan-01 6.3): a switch reports congestion to a sender immediately, and knows only the destination of its packet.
+//! Direct responses (pan-01 6.3): a switch reports congestion to a sender immediately, and has only the destination of its packet.
 
 use crate::harness::script::{PEER, PSN, Script};
 use crate::harness::{Options, path};
@@ -76,7 +76,7 @@ fn a_fixed_window_ignores_direct_responses() {
     assert_eq!(send_report_about(&mut script, PEER), Err(Discard::UnknownQp));
 }
 
-/// A response reaches only a queue pair that has this peer now.
+/// A response affects only a queue pair that has this peer now.
 #[test]
 fn a_direct_response_finds_only_the_queue_pair_that_has_the_peer_now() {
     let mut script = script(|_| {});

@@ -11,7 +11,7 @@ use roce::wire::{Bth, Header, MAX_OVERHEAD, Mtu, Numbers, Operation, RnrTimer, S
 use roce::{Access, CqId, Discard, Endpoint, EndpointConfig, PdId, Psn, Qpn};
 
 const BUDGET: usize = 4 << 20;
-/// Longer than the search for unused memory takes to find a queue pair's share.
+/// Longer than the time in which the search for unused memory visits a queue pair.
 const LONG: Duration = Duration::from_secs(10);
 
 /// Creates a queue pair of host 2 whose peer is host 1.
@@ -78,7 +78,7 @@ fn allocated(act: impl FnOnce()) -> i64 {
     allocation_counter::measure(act).bytes_current
 }
 
-/// Each peer sends as many early packets as a queue pair may hold, next or farthest; all of them together hold at most 64 MiB.
+/// Each peer sends as many early packets as a queue pair may hold, the next or the farthest ones; all of them together hold at most 64 MiB.
 #[test]
 fn early_packets_of_any_number_of_queue_pairs_stay_within_the_budget() {
     for count in [10, 1000, 100_000_u32] {
@@ -95,7 +95,7 @@ fn early_packets_of_any_number_of_queue_pairs_stay_within_the_budget() {
             }
         });
         assert!(endpoint.early_bytes() > BUDGET / 2, "{count} queue pairs: {}", endpoint.early_bytes());
-        // Memory other than packets: the queue of queue pairs that hold packets, and their reports.
+        // Memory apart from packets: the queue of queue pairs that hold packets, and their reports.
         assert!(held < BUDGET as i64 + (64 << 10), "{count} queue pairs hold {held} bytes");
         let freed = -allocated(|| release(&mut endpoint));
         assert_eq!(endpoint.early_bytes(), 0, "{count} queue pairs");
@@ -137,7 +137,7 @@ fn a_queue_pair_that_holds_much_is_evicted_for_one_that_holds_little() {
         // Queue pairs that hold equal amounts do not evict each other.
         (0, Err(Discard::PsnGap)),
         (1, Err(Discard::PsnGap)),
-        // The packet that finds no room is dropped, and the next one finds room.
+        // The packet without room is dropped, and the next one has room.
         (2, Err(Discard::PsnGap)),
         (2, Ok(())),
     ] {
@@ -147,7 +147,7 @@ fn a_queue_pair_that_holds_much_is_evicted_for_one_that_holds_little() {
     assert!(evicted * 2 > held - 10 && evicted < held, "{evicted} of {held}");
 }
 
-/// Peers of other queue pairs repeatedly use up the budget, while data arrives over a link that loses 5 % of the packets.
+/// Peers of other queue pairs repeatedly exhaust the budget, while data arrives over a link that loses 5 % of the packets.
 #[test]
 fn evicted_packets_and_those_without_room_are_retransmitted() {
     for budget in [0, 16 << 10, 64 << 10, 256 << 10] {
@@ -180,7 +180,7 @@ fn evicted_packets_and_those_without_room_are_retransmitted() {
             assert!(pair.now < Instant::ZERO + LONG, "{budget} bytes: {done:?} {:?}", pair.reports());
             assert!(pair.step());
             turn += 1;
-            // A packet of another queue pair for each step in which one of ours may have arrived.
+            // Delivers a packet of another queue pair for each step in which one of ours may have arrived.
             let frame = middle(others[turn % 8], 1 + (turn / 8 % 200) as u32, 1024);
             let host = &mut pair.hosts[1];
             let _ = host.endpoint.on_frame(pair.now, &mut host.ram, &frame);

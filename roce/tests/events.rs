@@ -30,7 +30,7 @@ fn the_first_packet_in_rtr_establishes_the_communication() {
     let options = Options::default();
     let mut script = Script::receiving(options);
     let (qpn, into) = (script.host.qpn, script.host.sge(0, 100));
-    // An out-of-order packet reveals nothing of the peer's state.
+    // An out-of-order packet does not show the peer's state.
     assert_eq!(script.send(PSN + 7, SEND, &[1; 10]), Err(Discard::PsnGap));
     assert_eq!(events(&mut script.host), []);
     for id in 0..2 {

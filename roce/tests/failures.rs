@@ -11,7 +11,7 @@ use roce::qp::{
 use roce::wire::{Mtu, NakCode, Operation, Reth, Service};
 use roce::{Discard, Event, FailureCause, FailureReason, QpFailure, Qpn, Rkey, Unreachable};
 
-/// An upper bound on the wait of ack timeout code 5.
+/// An upper bound on the timeout of ack timeout code 5.
 const TIMEOUT: Duration = Duration::from_micros(600);
 const LIMIT: Duration = Duration::from_secs(10);
 const REMOTE: Remote = Remote { address: 0x1000, rkey: Rkey::new(5) };
@@ -41,7 +41,7 @@ fn write(script: &mut Script, id: u64, length: u32) {
     script.drain();
 }
 
-/// Lets all retries pass without a response.
+/// Waits until all retries have passed without a response.
 fn silence(script: &mut Script) -> QpFailure {
     for _ in 0..=2 {
         script.wait(TIMEOUT);
@@ -74,8 +74,8 @@ fn a_peer_that_stops_answering() {
     assert_eq!((failure.reason, failure.acknowledged.get()), (FailureReason::WentDark, PSN + 1));
 }
 
-/// The path carries no frame of more than 1500 bytes, in either direction. The traffic before the loss decides what is known. Packets that
-/// any path carries (RFC 8200 5) are not large.
+/// The path loses frames of more than 1500 bytes, in both directions. The traffic before the loss determines the reason. Packets that fit
+/// any path (RFC 8200 5) are not large.
 #[test]
 fn a_path_that_loses_large_packets() {
     for (selective_repeat, read, way) in
@@ -105,11 +105,11 @@ fn a_path_that_loses_large_packets() {
     assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
     write(&mut script, 1, 9000);
     assert_eq!(silence(&mut script).reason, FailureReason::LargePackets { lost: 4096, arrived: 1000 });
-    // A large first packet proves nothing if no response ever arrived.
+    // A large first packet shows nothing if no response has arrived before.
     let mut script = Script::new(few());
     write(&mut script, 1, 4096);
     assert_eq!(silence(&mut script).reason, FailureReason::NeverAnswered);
-    // Nor does it if packets as large arrived before.
+    // It shows nothing either if packets of the same length arrived before.
     let mut script = Script::new(few());
     write(&mut script, 1, 4096);
     assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
@@ -122,7 +122,7 @@ fn a_path_that_loses_large_packets() {
     assert_eq!(silence(&mut script).reason, FailureReason::WentDark);
 }
 
-/// A path that never carried large packets, or carries them no more: the peer answers a probe without payload (IBA 9.7.5.1).
+/// A path loses large packets from the start, or from some time on: the peer answers a probe without payload (IBA 9.7.5.1).
 #[test]
 fn a_keep_alive_distinguishes_a_lossy_path_from_a_silent_peer() {
     for (before, read) in [(0, false), (0, true), (9, false), (9, true)] {
@@ -162,7 +162,7 @@ fn a_keep_alive_repeats_the_last_acknowledged_psn_for_large_packets_only() {
         let nothing = Operation::WriteOnly(Reth { address: 0, rkey: Rkey::new(0), length: 0 }, None);
         let asked = sent.iter().filter(|&&packet| packet == (PSN, nothing)).count();
         assert_eq!((asked, sent.len()), (questions, questions + 1), "{length} B");
-        // The answer is no progress: the retries continue.
+        // The answer is no progress, so the retries continue.
         let answer = script.send(PSN, ack(1), &[]);
         assert_eq!(answer.is_ok(), questions == 1, "{length} B");
         let reason = if questions == 1 {
@@ -314,13 +314,13 @@ fn a_local_error() {
     assert_eq!(failure(&mut script).reason, FailureReason::LocalRequest);
 }
 
-/// Returns an IPv4 or IPv6 frame with an ICMP message about the start of a packet that this side sent.
+/// Returns an IPv4 or IPv6 frame with an ICMP message that contains the start of a packet of this side.
 fn icmp(v6: bool, kind: u8, code: u8, word: [u8; 4], about: &[u8]) -> Vec<u8> {
     let about = &about[14..about.len().min(14 + 40 + 8)];
     let mut frame = vec![2; 12];
     if v6 {
         frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8 + about.len() as u8, 58, 64]);
-        // From a router, to the source of the packet.
+        // From a router to the source of the packet.
         frame.extend([0xfe; 16]);
         frame.extend(&about[8..24]);
     } else {
@@ -334,7 +334,7 @@ fn icmp(v6: bool, kind: u8, code: u8, word: [u8; 4], about: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Returns a frame from host `from` to host `to`, as on the wire.
+/// Returns a frame from host `from` to host `to`, as it is on the wire.
 fn sent(v6: bool, from: u8, to: u8) -> Vec<u8> {
     let bth = roce::wire::Bth::new(Qpn::new(PEER), roce::Psn::new(PSN));
     let header = roce::wire::Header::Connected { service: Service::Rc, bth, operation: SEND };
@@ -369,7 +369,7 @@ fn icmp_explains_silence() {
         let host = &mut pair.hosts[0];
         let frame = icmp(v6, kind, code, word, &sent(v6, 1, 2));
         assert_eq!(host.endpoint.on_frame(now, &mut host.ram, &frame), Err(Discard::NotRoce));
-        // A message truncated at any byte explains nothing, and does no harm.
+        // A message truncated at any byte gives no reason and causes no panic.
         for length in 0..frame.len() {
             assert!(host.endpoint.on_frame(now, &mut host.ram, &frame[..length]).is_err());
         }
@@ -380,13 +380,13 @@ fn icmp_explains_silence() {
     }
 }
 
-/// ICMP messages that are old, concern another peer, or are about no packet of this host explain nothing.
+/// ICMP messages that are old, concern another peer, or contain no packet of this host give no reason.
 #[test]
 fn icmp_that_explains_nothing() {
     for (from, to, age) in [(2, 1, Duration::from_secs(1)), (2, 3, Duration::ZERO), (3, 1, Duration::ZERO)] {
         let mut script = Script::new(few());
         let mut frame = icmp(false, 3, 3, [0; 4], &sent(false, from, to));
-        // Addressed to this host, whichever packet it is about.
+        // Addressed to this host, whichever packet the message contains.
         frame[30..34].copy_from_slice(&[10, 0, 0, 2]);
         let now = script.now;
         assert_eq!(script.host.endpoint.on_frame(now, &mut script.host.ram, &frame), Err(Discard::NotRoce));
@@ -424,7 +424,7 @@ fn a_send_queue_that_failed() {
     assert_eq!(host.endpoint.report(host.qpn).unwrap().failure, None);
 }
 
-/// Requests that end because the peer is gone were sent, and are not counted as delivered.
+/// Requests that were sent, but end because the peer is gone, are not counted as delivered.
 #[test]
 fn flushed_requests_are_not_acknowledged() {
     let mut pair = Pair::connect(Options { retry_count: 1, ..Options::default() });

@@ -1,5 +1,5 @@
-//! Arbitrary operations with arbitrary faults: memory is equal byte for byte, each request completes once and in order, and once the faults
-//! stop all requests complete.
+//! Arbitrary operations with arbitrary faults: memory is equal byte for byte, and each request completes once and in order. After the
+//! faults stop, all requests complete.
 
 use crate::harness::{BASE, Faults, Options, Pair, Random, open_window};
 use cc::Instant;
@@ -11,7 +11,7 @@ use roce::{Discard, Psn};
 
 /// Requests of one run.
 const REQUESTS: u64 = 60;
-/// Each request has its own part of memory, so that what arrives does not depend on retransmissions.
+/// Each request has its own part of memory, so that its contents do not depend on retransmissions.
 const PLACE: u64 = 24 * 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -53,16 +53,16 @@ fn scenario() -> impl Strategy<Value = Scenario> {
 struct RequestLog {
     signalled: Vec<u64>,
     receives: Vec<(u64, u32)>,
-    /// (offset here, offset at the peer, length): equal in the end.
+    /// (offset here, offset at the peer, length) of ranges that are equal at the end.
     equal: Vec<(u64, u64, u32)>,
-    /// The sum of what was added to the peer's counter.
+    /// The sum of the numbers added to the peer's counter.
     added: u64,
 }
 
 /// The offset of the counter that the peer's FETCH_ADDs change.
 const COUNTER: u64 = 0;
 
-/// The first parts for what the peer writes here, for what this side sends, and for the data of its READs.
+/// The first parts for the peer's writes, for the data that this side sends, and for the data of its READs.
 const AREAS: [u64; 4] = [1, 1 + REQUESTS, 1 + 2 * REQUESTS, 1 + 3 * REQUESTS];
 
 fn request(pair: &mut Pair, host: usize, id: u64, random: &mut Random, log: &mut [RequestLog; 2]) {
@@ -181,7 +181,7 @@ proptest! {
     }
 }
 
-/// The rare cases are reached: a run without them would prove little.
+/// The rare cases occur: a run without them would prove little.
 #[test]
 fn faults_reach_every_kind_of_recovery() {
     let mut reached = [0; 7];
@@ -211,7 +211,7 @@ fn faults_reach_every_kind_of_recovery() {
             reached.iter_mut().zip(found).for_each(|(sum, count)| *sum += count);
         }
     }
-    // Half of what was measured in 2026-11. Most losses are detected before the timeout: there are 41 timeouts.
+    // Half of the counts measured in 2026-11. Most losses are detected before the timeout: there are 41 timeouts.
     let least = [2800, 20, 320, 300, 650, 2100, 75];
     assert!(
         reached.iter().zip(least).all(|(count, least)| *count >= least),
@@ -219,7 +219,7 @@ fn faults_reach_every_kind_of_recovery() {
     );
 }
 
-/// A window of one packet, and the acknowledgement of a packet that was already retransmitted, and lost.
+/// A window of one packet, and the acknowledgement of a packet whose retransmission was lost.
 #[test]
 fn a_window_of_one_packet_does_not_livelock() {
     let mut pair = Pair::connect(Options {

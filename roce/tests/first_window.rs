@@ -37,7 +37,7 @@ fn writing(in_band: Option<NonZeroU32>) -> Script {
     script
 }
 
-/// Sends everything that may be sent: with its headers, a window takes more than a base round trip.
+/// Sends everything that may be sent. With its headers, a window takes more than a base round trip.
 fn send(script: &mut Script, left: &mut Left) {
     for _ in 0..200 {
         while let Some((header, _)) = script.next_header() {
@@ -73,7 +73,8 @@ fn probes_leave_among_the_data_of_the_first_window() {
     assert_eq!(left, Left { data: 69, stamped: 20, ..expected });
 }
 
-/// An acknowledgement returns telemetry: it is requested every 390 bytes, a 32nd of the window. Without telemetry, a sixteenth is enough.
+/// An acknowledgement returns telemetry, so it is requested every 390 bytes, a 32nd of the window. Without telemetry, a sixteenth is
+/// sufficient.
 #[test]
 fn each_32nd_of_a_window_asks_for_an_answer() {
     for (in_band, packets) in [(EVERY, 2), (None, 4)] {
@@ -92,7 +93,7 @@ fn each_32nd_of_a_window_asks_for_an_answer() {
     }
 }
 
-/// A peer that answers no probe receives no more than these.
+/// A peer that answers no probe receives no others.
 #[test]
 fn the_first_probes_are_sixteen_at_most() {
     let (mut script, mut left) = (writing(EVERY), Left::default());

@@ -93,7 +93,7 @@ impl Port {
     }
 }
 
-/// A host whose flows all go to another host through a switch's port.
+/// A host whose flows all are sent to another host through a switch's port.
 struct Bottleneck {
     hosts: [Host; 2],
     flows: [Vec<Qpn>; 2],
@@ -233,8 +233,8 @@ fn ready(host: &mut Host, service: Service, way: Path, peer: Qpn, options: &Opti
     }
 }
 
-/// The settings are those of ci/congestion. At a slower port the minimum rate of eight flows is a larger share of it, here 8 in 10: only
-/// their pace per round trip drains what they queued before their first responses.
+/// The settings are those of ci/congestion. At a slower port the minimum rate of eight flows is a larger share of the link, here 8 in 10.
+/// Only their pace per round trip drains the queue from before their first responses.
 #[test]
 fn joins_and_leaves_settle_within_21_round_trips() {
     for service in [Service::Uc, Service::Ud] {
@@ -255,8 +255,8 @@ fn joins_and_leaves_settle_within_21_round_trips() {
     }
 }
 
-/// A response about data that was partly sent before the reference moved would move it again for the same queue, which then oscillates by
-/// 12 packets. By itself PowerTCP swings by 4 (UC) and 5 packets (UD).
+/// A response about data that was partly sent before the last update of the reference would update it again for the same queue. The queue
+/// would then oscillate by 12 packets. By itself PowerTCP oscillates by 4 (UC) and 5 packets (UD).
 #[test]
 fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
     for (service, most) in [(Service::Uc, 4.1), (Service::Ud, 5.1)] {
@@ -265,8 +265,8 @@ fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
     }
 }
 
-/// Each probe returns after the data that was sent before it. At line rate this would be more for each probe than for the previous one,
-/// without end.
+/// Each probe returns after the data that was sent before it. At line rate the amount of this data would increase with each probe, without
+/// limit.
 #[test]
 fn a_host_ten_times_as_fast_as_its_path_slows_down_before_the_first_report() {
     for service in [Service::Uc, Service::Ud] {

@@ -32,7 +32,7 @@ fn packet() -> impl Strategy<Value = Packet> {
         1 => Just(Syndrome::Nak(NakCode::PsnSequenceError)),
         1 => Just(Syndrome::Nak(NakCode::RemoteAccessError)),
     ];
-    // Mostly the correct PSN, so that scripts make progress.
+    // Usually the correct PSN, so that scripts make progress.
     let psn = prop_oneof![12 => Just(0), 4 => -3..4i32, 1 => any::<i32>()];
     let offset = prop_oneof![6 => 0..SIZE as i64, 1 => any::<i64>()];
     let length = prop_oneof![3 => Just(2000u32), 3 => 0..3000u32, 1 => any::<u32>()];

@@ -1,5 +1,4 @@
-//! Every wrong response of a peer: which are ignored, which fail the queue pair, and that no byte changes that a correct response would not
-//! have changed.
+//! Every wrong response of a peer is ignored, or fails the queue pair. No byte changes that a correct response would not have changed.
 
 use crate::harness::raw::Raw;
 use crate::harness::script::{PSN, SEND, Script, ack, nak, rnr};
@@ -123,7 +122,7 @@ fn acknowledgements() -> Vec<Row> {
             at(2, nak(RemoteAccessError, 0)),
             GoesBack(0),
         ),
-        // IBA 9.7.5.1: a response after a READ without its own response shows that the READ's was lost.
+        // IBA 9.7.5.1: a response after a READ without its own response shows that the READ's response was lost.
         row("ACK for a READ", Read, at(2, ack(1)), GoesBack(0)),
         row("ACK behind a READ", Read, at(3, ack(2)), GoesBack(0)),
         row("ACK for an atomic", Atomic, at(0, ack(1)), GoesBack(0)),
@@ -229,7 +228,7 @@ fn every_wrong_answer_is_ignored_or_ends_the_request_by_the_rules() {
     table.iter().for_each(check);
 }
 
-/// IBA 9.7.5.2.1: reserved syndromes mean nothing.
+/// IBA 9.7.5.2.1: reserved syndromes are ignored.
 #[test]
 fn reserved_syndromes_are_silence() {
     let (mut script, _) = ask(Asked::Writes);
@@ -261,7 +260,7 @@ fn an_acknowledgement_with_a_payload_is_silence() {
     assert!(script.host.sent().is_empty());
 }
 
-/// Repeated identical responses change only the count of retries.
+/// Repeated identical responses change only the number of retries.
 #[test]
 fn a_peer_that_only_ever_refuses_ends_in_an_error_completion() {
     let (mut script, count) = ask(Asked::Writes);

@@ -12,7 +12,7 @@ use roce::wire::telemetry::{HopRecord, Speed};
 use roce::wire::{Bth, Feedback, Header, Mtu, Path, Report, emit, parse, reseal};
 use roce::{Discard, Psn, Qpn};
 
-/// A receiver to which the test delivers packets of its own.
+/// A receiver to which the test delivers its own packets.
 struct UnknownSender {
     host: Host,
     now: Instant,
@@ -170,7 +170,7 @@ fn forged_and_stale_answers_change_nothing() {
         let after = network.hosts[0].endpoint.report(network.hosts[0].qpn).unwrap();
         assert_eq!((before.rate, before.busiest), (after.rate, after.busiest));
         if sealed {
-            // A response that is expected, but without the key.
+            // The response has an outstanding probe, but no seal.
             network.wire = Box::new(|_, frame, _| {
                 !matches!(parse(frame).unwrap().header, Header::DatagramTelemetryRequest { .. })
             });

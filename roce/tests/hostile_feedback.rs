@@ -24,7 +24,7 @@ fn hop(unit: u32) -> Vec<u8> {
     bytes
 }
 
-/// A unit of 0 gives a counter a period of 0, by which HPCC++ of the sender would divide.
+/// A unit of 0 makes the period of a counter 0, by which HPCC++ of the sender would divide.
 #[test]
 fn a_counter_of_unit_zero_is_counted_and_refused() {
     let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(10), NonZeroU32::MIN);

@@ -1,5 +1,5 @@
-//! Replays to the responder what a prober sent to Linux Soft-RoCE (rdma_rxe of Linux 6.1). The responses are the same, or differ by a rule
-//! of the specification.
+//! Replays to the responder the packets that a prober sent to Linux Soft-RoCE (rdma_rxe of Linux 6.1). The responses are the same, or
+//! differ by a rule of the specification.
 
 use crate::harness::capture::frames;
 use crate::harness::raw::Raw;

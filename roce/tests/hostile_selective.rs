@@ -16,7 +16,7 @@ struct Row {
     discard: Discard,
 }
 
-/// A packet whose PSNs count from the first of the connection.
+/// A packet whose PSNs are relative to the first of the connection.
 #[derive(Clone, Copy)]
 enum Packet {
     Claim { psn: u32, ahead: u8, held: u128 },

@@ -1,4 +1,4 @@
-//! The responder against Linux's requester (`harness/linux.rs`), which trusts every ACK: sequences of requests of all kinds, with each
+//! The responder against Linux's requester (`harness/linux.rs`), which accepts every ACK: sequences of requests of all kinds, with each
 //! frame of either direction lost, delayed or duplicated. In every case a READ or an atomic that completes has its data.
 
 use crate::harness::linux::{LinuxRequester, Packet, Work};
@@ -130,7 +130,7 @@ struct Wire {
     count: usize,
     fault: Option<(usize, Fault)>,
     late: Option<(usize, Packet)>,
-    /// Whether the fault delayed an ACK: no responder can prevent its arrival between the responses of a READ.
+    /// Whether the fault delayed an ACK: no responder can prevent that it arrives between the responses of a READ.
     delayed_ack: bool,
 }
 
@@ -180,7 +180,7 @@ enum Pace {
     Burst,
     /// Each request is answered before the next arrives.
     Each,
-    /// The responder sends one packet for each that arrives.
+    /// The responder sends one packet for each one that arrives.
     Interleaved,
 }
 
@@ -244,7 +244,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Runs until all requests are done, or for 400 steps. Receives are posted at once, or only when no packet is in flight.
+    /// Runs until all requests have completed, or for 400 steps. Receives are posted at once, or only when no packet is in flight.
     fn run(&mut self, pace: Pace, mut receives_late: bool) {
         if !receives_late {
             self.post_receives();

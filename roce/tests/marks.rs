@@ -69,7 +69,7 @@ fn a_change_of_the_mark_acknowledges_the_packets_before_it() {
     );
 }
 
-/// The name, PSN and BECN of every answer that leaves now.
+/// Returns the name, PSN and BECN of every answer that is sent now.
 fn answers(script: &mut Script) -> Vec<(&'static str, u32, bool)> {
     core::iter::from_fn(|| script.next_header())
         .map(|(header, _)| {
@@ -86,7 +86,7 @@ fn answers(script: &mut Script) -> Vec<(&'static str, u32, bool)> {
         .collect()
 }
 
-/// A WRITE, a READ of two packets or an atomic, which asks for an exact echo.
+/// Delivers a WRITE, a READ of two packets or an atomic, which requests an exact echo.
 fn request(script: &mut Script, psn: u32, name: &str, ce: bool) -> Result<(), Discard> {
     let (address, rkey) = (BASE, script.rkey());
     let operation = match name {
@@ -237,7 +237,7 @@ fn marks_bring_both_algorithms_down() {
     }
 }
 
-/// "cwnd = cwnd * (1 - Alpha / 2)" once a window (DCTCP 3.3), also if a response acknowledges each marked WRITE.
+/// "cwnd = cwnd * (1 - Alpha / 2)" once a window (DCTCP 3.3), even if a response acknowledges each marked WRITE.
 #[test]
 fn marks_lower_dctcps_rate_behind_reads_and_atomics() {
     let rates = ["write", "read", "atomic"].map(|behind| {

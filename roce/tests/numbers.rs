@@ -55,7 +55,7 @@ fn two_endpoints_and_two_switches_differ() {
     for (network, numbers) in [Numbers::DEFAULT, other()].into_iter().enumerate() {
         let frame = packet(Format::IntMd, numbers);
         for (at, endpoint) in endpoints.iter_mut().enumerate() {
-            // The packet is recognised, and names no queue pair.
+            // The packet is recognised, but its queue pair does not exist.
             let taken = if at == network { Discard::UnknownQp } else { Discard::NotRoce };
             assert_eq!(endpoint.on_frame(Instant::ZERO, &mut ram, &frame), Err(taken));
         }
@@ -84,7 +84,7 @@ fn numbers_that_mean_something_else_are_refused() {
     for port in [0, 4791] {
         assert_eq!(Numbers::new(port, 0x3e), Err(NumbersError::IntPort(port)));
     }
-    // Not skippable, immutable in transit, padding, and IOAM's type.
+    // Not skippable, immutable in transit, padding, and the type of IOAM.
     for option in [0x7e, 0x1e, 0x01, 0x31] {
         assert_eq!(Numbers::new(1021, option), Err(NumbersError::AecnOption(option)));
     }

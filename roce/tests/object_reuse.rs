@@ -32,8 +32,8 @@ fn init(endpoint: &mut Endpoint) -> QpInit {
     QpInit { service, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all: false, srq: None }
 }
 
-/// Creates as many queue pairs as the limit permits and then replaces the oldest once per `interval`, except `stay` of them. The error has
-/// the time at which a creation was refused.
+/// Creates as many queue pairs as the limit permits, and then replaces the oldest once per `interval`, except `stay` of them. The error
+/// contains the time at which a creation was refused.
 fn replace(
     core: CoreIndex,
     limit: u32,

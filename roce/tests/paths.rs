@@ -102,7 +102,7 @@ fn write(options: Options, busy: fn(usize, usize) -> f64) -> (Pair, Seen) {
     (pair, seen)
 }
 
-/// Checks that nothing is reordered: the port changes only after all earlier packets were acknowledged, and nothing is sent twice.
+/// Checks that nothing is reordered: the port changes only after all earlier packets were acknowledged, and no packet is sent twice.
 fn on_request(seen: &mut Seen, port: u16, psn: u32) {
     assert!(seen.last_psn.is_none_or(|last| psn == last + 1), "{psn} after {:?}", seen.last_psn);
     match seen.requests.last_mut() {
@@ -124,7 +124,7 @@ fn requests_move_to_the_less_loaded_path_once_nothing_is_in_flight() {
     let (pair, seen) = write(paced(2), |index, _| if index == 0 { 0.95 } else { 0.1 });
     assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "{:?}", seen.requests);
     assert_ne!(seen.requests[0].0, seen.requests[1].0);
-    // Both are probed equally, in turns.
+    // Both are probed equally, in turn.
     let probes: Vec<u64> = seen.probes.values().copied().collect();
     assert!(probes.len() == 2 && probes[0].abs_diff(probes[1]) <= 1 && probes[0] > 10, "{probes:?}");
     // The path changes after some rounds of measurements, without further delay.
@@ -170,7 +170,7 @@ fn every_format_reports_the_load_of_paths() {
     ];
     for (way, adjust) in ways.into_iter().enumerate() {
         let busy = |index, _| if index == 0 { 0.95 } else { 0.1 };
-        // The first two formats exist over IPv6 only.
+        // The first two formats need IPv6.
         let options = Options { adjust, v6: way < 2, ..paced(2) };
         let (pair, seen) = write(options, busy);
         assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "way {way}: {:?}", seen.requests);
@@ -185,7 +185,7 @@ fn the_best_of_several_is_taken() {
     assert_eq!(moves(&pair), 1);
     let ports: Vec<u16> = seen.probes.keys().copied().collect();
     assert_eq!(ports.len(), 4);
-    // A move must gain a fifth of a link: from 0.2 no path qualifies.
+    // A move must gain a fifth of a link, so from 0.2 no path qualifies.
     assert!(seen.requests[1].1 > seen.requests[0].1, "{:?}", seen.requests);
 }
 
@@ -204,7 +204,7 @@ fn ways_that_are_as_good_as_each_other_do_not_keep_it_from_moving() {
     assert_eq!((moves(&pair), seen.requests.len()), (1, 2), "{:?}", seen.requests);
 }
 
-/// The flow's own tenth of a link counts on the other path.
+/// The flow's own tenth of a link is added to the load of the other path.
 #[test]
 fn a_small_difference_of_load_moves_no_flow() {
     for busy in [|_, _| 0.5, |index, _| if index == 0 { 0.7 } else { 0.45 }] as [fn(usize, usize) -> f64; 2] {
@@ -214,7 +214,7 @@ fn a_small_difference_of_load_moves_no_flow() {
     }
 }
 
-/// Other flows follow each move: the flow stays for at least 16 rounds of two probes each after every move.
+/// The load of other flows follows each move: the flow stays for at least 16 rounds of two probes each after every move.
 #[test]
 fn a_path_that_gets_worse_by_the_move_is_not_left_at_once() {
     let (pair, seen) = write(paced(2), |index, moves| if index == moves % 2 { 0.95 } else { 0.1 });
@@ -231,7 +231,7 @@ fn a_single_path_is_not_probed() {
     assert_eq!((moves(&pair), seen.probes.len(), seen.requests.len()), (0, 0, 1));
 }
 
-/// The path id is the same, but the links differ: both ends forget the counters of the old path.
+/// The path id is the same, but the links differ: both ends discard the counters of the old path.
 #[test]
 fn hpcc_keeps_its_rate_on_the_new_path() {
     let mut options = paced(2);

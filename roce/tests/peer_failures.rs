@@ -8,7 +8,7 @@ use roce::{Event, FailureCause};
 
 /// Ack timeout code 5.
 const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
-/// In timeouts: eight attempts with waits of 1, 2 and then 4 timeouts each.
+/// Number of timeouts: eight attempts that last 1, 2 and then 4 timeouts each.
 const ROUNDS: u32 = 1 + 2 + 6 * 4;
 const REQUESTS: u64 = 8;
 
@@ -124,7 +124,7 @@ fn dies_after(steps: u32, death: Death, selective_repeat: bool) -> bool {
     let sides = if matches!(death, Death::Cut) { &[0, 1][..] } else { &[0] };
     for &host in sides {
         check(&mut pair, host, &sent[host], &context);
-        // Packets in flight may still have arrived and restarted the timer.
+        // Packets in flight may have arrived later and restarted the timer.
         let limit = TIMEOUT * ROUNDS + 4 * pair.options.delay + TIMEOUT / 8;
         let took = last[host].saturating_since(died);
         assert!(took <= limit, "{context}: it took {took:?}, {limit:?} were allowed");
@@ -142,7 +142,7 @@ fn every_request_ends_in_time_when_a_peer_fails() {
     }
 }
 
-/// IBA 9.7.6.1.3: with an infinite timeout a request without a response ends only when the program ends it.
+/// IBA 9.7.6.1.3: with an infinite timeout only the program can end a request without a response.
 #[test]
 fn without_a_timeout_only_the_program_ends_it() {
     let mut pair = Pair::connect(Options { ack_timeout: 0, ..Options::default() });

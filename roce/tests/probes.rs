@@ -57,7 +57,7 @@ fn memory_for_telemetry_is_freed_when_telemetry_stops() {
         message(&mut script, 1, 1);
         (2..40).for_each(|port| probe(&mut script, port.into(), port));
         script.wait(IDLE);
-        // Any frame triggers it.
+        // Any frame triggers the search for unused memory.
         message(&mut script, 2, 1);
     });
     // The list of queue pairs with such state keeps its capacity.
@@ -88,7 +88,7 @@ fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
     probe(&mut script, 2, 1);
 }
 
-/// The agreement is kept: a peer that has set up telemetry sends no second setup.
+/// The agreement persists: a peer that has set up telemetry sends no second setup.
 #[test]
 fn an_agreement_outlives_a_pause() {
     let mut script = Script::new(Options::default());

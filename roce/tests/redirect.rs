@@ -119,7 +119,7 @@ fn a_queue_pair_that_is_given_another_path_follows_the_peer_there() {
     assert_eq!(write(&mut script), ELSEWHERE);
 }
 
-/// However many queue pairs have a peer that moved, one call changes no more than its limit.
+/// However many queue pairs have a peer whose address changed, one call changes at most the limit.
 #[test]
 fn a_call_changes_a_bounded_number() {
     const MOST: usize = Endpoint::REDIRECTS;

@@ -1,4 +1,4 @@
-//! Packet scripts against the requester: its reaction to each response, and to none.
+//! Packet scripts against the requester: its reaction to each response, and to a missing one.
 
 use crate::harness::script::{PSN, Script, ack, nak, rnr};
 use crate::harness::{BASE, Options};
@@ -159,7 +159,7 @@ fn a_refusal_ends_its_request_and_flushes_the_rest() {
     }
 }
 
-/// IBA 9.7.5.2.8: an RNR NAK names the wait.
+/// IBA 9.7.5.2.8: an RNR NAK contains the time of the retry.
 #[test]
 fn a_receiver_that_is_not_ready_is_waited_for() {
     let mut script = Script::new(Options { rnr_retry: 2, ..Options::default() });
@@ -189,7 +189,7 @@ fn silence_is_retried_and_then_given_up() {
     write(&mut script, 1, 2000);
     read(&mut script, 2, 10);
     for (round, patience) in [1, 2, 4, 4].into_iter().enumerate() {
-        // After a timeout only the first packet is retransmitted: the peer may have no time for more.
+        // After a timeout only the first packet is retransmitted: a slow peer may be unable to process more.
         let sent = if round == 0 { &[PSN, PSN + 1, PSN + 2][..] } else { &[PSN] };
         assert_eq!(psns(&mut script), sent, "round {round}");
         script.wait(patience * TIMEOUT - Duration::from_micros(1));
@@ -202,7 +202,7 @@ fn silence_is_retried_and_then_given_up() {
     assert_eq!(script.host.endpoint.poll_timeout(), None);
 }
 
-/// Packets that a slow peer dropped are not retransmitted in one burst: one packet after a timeout, then as many more as are acknowledged.
+/// Packets that a slow peer dropped are not retransmitted in one burst: first one packet, then as many more as are acknowledged.
 #[test]
 fn after_a_timeout_the_window_grows_with_acknowledgements() {
     let mut script = Script::new(Options::default());
@@ -216,7 +216,7 @@ fn after_a_timeout_the_window_grows_with_acknowledgements() {
         assert_eq!(script.send(PSN + sent - 1, ack(0), &[]), Ok(()));
     }
     assert_eq!(script.drain().len(), 5, "the rest");
-    // A gap that the peer reports is no such sign: the peer has time to respond.
+    // A gap that the peer reports is different: it shows that the peer processes packets.
     assert_eq!(script.send(PSN + 15, nak(NakCode::PsnSequenceError, 0), &[]), Ok(()));
     assert_eq!(script.drain().len(), 5);
 }
@@ -277,7 +277,7 @@ fn flushing_keeps_the_order_and_reset_forgets() {
     assert!(refused.is_err());
 }
 
-/// Every packet of the response to a 2 GiB READ has its own PSN: half the circle at MTU 256.
+/// Every packet of the response to a 2 GiB READ has its own PSN, which is half the PSN space at MTU 256.
 #[test]
 fn a_read_of_two_gibibytes_takes_half_the_circle() {
     let options = Options { mtu: roce::wire::Mtu::M256, ..Options::default() };
@@ -289,23 +289,23 @@ fn a_read_of_two_gibibytes_takes_half_the_circle() {
     let into = roce::qp::Sge { address: BASE, length, lkey: region.lkey };
     post(&mut script, SendRequest::read(1, into, REMOTE));
     write(&mut script, 2, 1);
-    // The WRITE must wait: its PSN would be as far behind as ahead.
+    // The WRITE is delayed: its PSN would be as far behind as ahead.
     assert_eq!(psns(&mut script), [PSN]);
     let last = PSN + (1 << 23) - 1;
     let report = script.host.endpoint.report(script.host.qpn).unwrap();
     assert_eq!(report.send_psn, roce::Psn::new(last + 1));
     assert_eq!(script.send(last + 1, ack(1), &[]), Err(Discard::StaleAcknowledge));
-    // A response from the middle: those before it were lost.
+    // A response from the middle shows that those before it were lost.
     let middle = Operation::ReadResponseMiddle;
     assert_eq!(script.send(last - 1, middle, &[0; 256]), Ok(()));
     assert_eq!(psns(&mut script), [PSN]);
-    // One packet has arrived, and the circle has room for one more.
+    // One packet has arrived, and the PSN space has room for one more.
     assert_eq!(script.send(PSN, Operation::ReadResponseFirst(AETH), &[1; 256]), Ok(()));
     assert_eq!(psns(&mut script), [last + 1]);
 }
 
 /// Observed with Linux 6.1's rdma_rxe and several concurrent READs of 1 MiB: after a loss it first sends the pending responses, for longer
-/// than the timeout, and then responds to the retransmitted request.
+/// than the timeout. Then it responds to the retransmitted request.
 #[test]
 fn a_peer_that_still_streams_old_answers_is_waited_for() {
     let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
@@ -324,12 +324,12 @@ fn a_peer_that_still_streams_old_answers_is_waited_for() {
     assert_eq!(script.host.endpoint.counters().timeouts, 0);
     assert_eq!(script.send(PSN, Operation::ReadResponseFirst(AETH), &[1; 1024]), Ok(()));
     assert_eq!(script.state(), State::ReadyToSend);
-    // The stream ends: the timeout runs again.
+    // No response follows: the timeout applies again.
     script.wait(TIMEOUT + Duration::from_micros(1));
     assert_eq!(psns(&mut script), [PSN + 1]);
 }
 
-/// From a peer whose responses are lost, half as much is requested at a time, and one READ more for each that completes.
+/// If a peer's responses are lost, half as many READs are requested at a time, and one more for each that completes.
 #[test]
 fn losses_halve_the_number_of_outstanding_reads() {
     let mut script = Script::new(Options { memory: 1 << 16, ..Options::default() });
@@ -348,7 +348,7 @@ fn losses_halve_the_number_of_outstanding_reads() {
     assert_eq!(psns(&mut script), [PSN + 2, PSN + 3]);
 }
 
-/// The same for a completed READ: it was requested twice, and the responses to the second request precede anything new.
+/// The same for a completed READ: it was requested twice, and the responses to the second request precede all new ones.
 #[test]
 fn a_peer_that_answers_a_completed_read_postpones_the_timeout() {
     let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
@@ -383,7 +383,7 @@ fn a_peer_that_answers_a_completed_read_postpones_the_timeout() {
     assert_eq!(psns(&mut script), [PSN + 3]);
 }
 
-/// Not without limit: a peer that repeats old responses, or a forger in its name, cannot keep a request from failing.
+/// The postponement is limited: a peer that repeats old responses, or a forger in its name, cannot keep a request from failing.
 #[test]
 fn a_peer_that_sends_only_stale_answers_exceeds_the_retries() {
     let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
@@ -400,14 +400,14 @@ fn a_peer_that_sends_only_stale_answers_exceeds_the_retries() {
         asked += psns(&mut script).len();
         assert_ne!(script.send(PSN, only, &[1; 10]), Ok(()));
     }
-    // Since a round-trip time was measured, requests are retransmitted more often than retries are used.
+    // Because a round-trip time was measured, requests are retransmitted more often than retries are used.
     assert!((4..=6).contains(&asked), "asked {asked} times");
     assert_eq!(script.host.endpoint.counters().timeouts, 3, "each retry was spent");
     let ends: Vec<_> = script.host.sent().iter().map(|completion| completion.status).collect();
     assert_eq!(ends, [CompletionStatus::Success, CompletionStatus::RetryExceeded]);
 }
 
-/// The bytes of READ responses count against the window, so that no more is requested from a slow peer than it can send in time.
+/// The bytes of READ responses count in the window, so that no more is requested from a slow peer than it can send in time.
 #[test]
 fn reads_request_no_more_than_the_window() {
     let window = CongestionAlgorithm::Fixed { window: 6 << 10, rate: None };

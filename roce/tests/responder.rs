@@ -50,7 +50,7 @@ fn a_gap_gets_one_nak() {
     assert_eq!(script.drain(), [(PSN + 1, nak(NakCode::PsnSequenceError, 1))]);
     assert_eq!(script.send(PSN + 4, write, &[4]), Err(Discard::PsnGap));
     assert_eq!(script.drain(), []);
-    // The gap is filled; the next one is reported again.
+    // The gap is filled, and the next one is reported again.
     assert_eq!(script.send(PSN + 1, write, &[5]), Ok(()));
     assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
     assert_eq!(script.send(PSN + 3, write, &[6]), Err(Discard::PsnGap));
@@ -73,7 +73,7 @@ fn duplicates_of_send_and_write_are_acknowledged_and_not_executed() {
     assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
     assert_eq!(script.host.received().len(), 1);
     assert_eq!((script.host.bytes(0, 1), script.host.bytes(500, 1)), (&[1][..], &[1][..]));
-    // Half the circle behind is still a duplicate, half the circle ahead a gap.
+    // Half the PSN space behind is still a duplicate, half the PSN space ahead a gap.
     let behind = PSN + 2 + (1 << 23);
     assert_eq!(script.send(behind, write, &[9]), Err(Discard::Duplicate));
     assert_eq!(script.send(behind - 1, write, &[9]), Err(Discard::PsnGap));
@@ -388,7 +388,7 @@ fn an_ack_never_names_the_psn_of_a_read_or_an_atomic() {
     assert_eq!(script.drain(), [(PSN + 3, ack(4))]);
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN, ack(1))]);
-    // A WRITE with the PSN of the atomic is no request of the peer: it is a probe of whether small packets arrive.
+    // A WRITE with the PSN of the atomic is no request of the peer: it tests whether small packets arrive.
     let nothing = Operation::WriteOnly(script.reth(0, 0), None);
     assert_eq!(script.send(PSN + 2, nothing, &[]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN, ack(2))]);
@@ -409,10 +409,10 @@ fn the_second_duplicate_before_a_long_read_is_acknowledged() {
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.send(PSN + 1, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), []);
-    // The window has no room for the READ: the peer goes back to the first SEND.
+    // The window has no room for the READ, so the peer goes back to the first SEND.
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), [(PSN + 1, ack(2))]);
-    // The READ is retransmitted, too: its responses acknowledge the SENDs.
+    // The READ is retransmitted, too, so its responses acknowledge the SENDs.
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Duplicate));
     assert_eq!(script.send(PSN + 2, read, &[]), Err(Discard::Duplicate));
     assert_eq!(script.drain(), responses);

@@ -53,7 +53,7 @@ fn offered() -> Script {
     script
 }
 
-/// Returns what is sent once the oldest missing packet counts as lost.
+/// Returns the packets that are sent once the oldest missing packet counts as lost.
 fn until_lost(script: &mut Script) -> Vec<u32> {
     let sent = sends(script);
     if sent.is_empty() {
@@ -63,7 +63,7 @@ fn until_lost(script: &mut Script) -> Vec<u32> {
     sent
 }
 
-/// Sends three more packets, the first of which is lost; the peer reports that it holds the others. Returns what is retransmitted.
+/// Sends three more packets, the first of which is lost; the peer reports that it holds the others. Returns the retransmitted packets.
 fn repeats_after_hole(script: &mut Script) -> Vec<u32> {
     assert_eq!(script.send(PSN + 2, ack(1), &[]), Ok(()));
     let request = write(script, 1, 3000);
@@ -256,7 +256,7 @@ fn a_responder_in_rtr_accepts_an_offer() {
     assert_eq!(offer(&mut script), (true, 0));
 }
 
-/// A new connection of the same queue pair keeps nothing of the previous agreement.
+/// A new connection of the same queue pair keeps no state of the previous agreement.
 #[test]
 fn a_reset_clears_the_agreement() {
     let mut script = offered();
@@ -291,7 +291,7 @@ fn parts_of_a_read_are_accepted_before_the_acceptance_arrives() {
     assert_eq!(script.send(PSN, only, &FULL), Ok(()));
     assert_eq!(script.send(PSN + 1, Operation::ReadResponseFirst(ANSWERED), &FULL), Ok(()));
     assert_eq!(script.send(PSN + 2, Operation::ReadResponseLast(ANSWERED), &FULL), Ok(()));
-    // The acceptance arrives, and the rest is requested as missing.
+    // The acceptance arrives, and the remaining responses are requested as missing.
     assert_eq!(accept(&mut script, 4), Ok(()));
     assert_eq!(script.send(PSN + 3, only, &FULL), Ok(()));
     let sent = script.host.sent();
@@ -311,7 +311,7 @@ fn part_of_a_read_is_answered_before_the_offer_arrives() {
     assert_eq!(sends(&mut script), [1]);
 }
 
-/// If more packets are outstanding than a bitmap covers, the change is deferred; a report of held packets still counts as a gap, once.
+/// If more packets are outstanding than a bitmap covers, the switch is postponed; a report of held packets counts as a gap, once.
 #[test]
 fn too_much_outstanding_puts_the_change_off() {
     let options = Options { congestion: crate::harness::open_window(), memory: 1 << 23, ..options() };
@@ -326,7 +326,7 @@ fn too_much_outstanding_puts_the_change_off() {
     assert_eq!(say(&mut script, 8, 0b10), Ok(()));
     assert_eq!(say(&mut script, 8, 0b10), Ok(()));
     assert!(sends(&mut script).len() <= again + 8, "no storm");
-    // 4,095 packets are left.
+    // 4,095 packets remain outstanding.
     assert_eq!(script.send(PSN + 904, ack(0), &[]), Ok(()));
     let _ = sends(&mut script);
     assert_eq!(say(&mut script, 905, 0b10), Ok(()));

@@ -23,7 +23,7 @@ fn receive(script: &mut Script, id: u64) {
     script.host.endpoint.post_recv(qpn, RecvRequest::new(id, sge)).unwrap();
 }
 
-/// Returns the next packet of the endpoint, a Selective Acknowledge, as (PSN relative to the first, held packets).
+/// Returns the next packet of the endpoint, which is a Selective Acknowledge, as (PSN relative to the first, held packets).
 fn selective(script: &mut Script) -> (u32, u128) {
     match script.next_header() {
         Some((Header::SelectiveAcknowledge { bth, held, .. }, _)) => (bth.psn.get() - PSN, held),
@@ -40,11 +40,11 @@ pub(crate) fn say_ahead(script: &mut Script, psn: u32, ahead: u8, held: u128) ->
     script.send_header(&Header::SelectiveAcknowledge { bth, msn: 0, ahead, held }, &[])
 }
 
-/// The reordering window while no round-trip time was measured, and a tick of the timing wheel.
+/// The reordering window while no round-trip time is measured, and a tick of the timing wheel.
 pub(crate) const LATE: Duration = Duration::from_micros(25);
 pub(crate) const TICK: Duration = Duration::from_micros(5);
 
-/// Advances time while nothing is sent. It polls first, since polling sets a queue pair's timer.
+/// Advances time while nothing is sent. It polls first, because polling sets a queue pair's timer.
 pub(crate) fn pass(script: &mut Script, time: Duration) {
     assert_eq!(script.drain(), []);
     script.wait(time);
@@ -98,7 +98,7 @@ fn sends_and_atomics_keep_their_order() {
     assert_eq!(script.send(PSN + 1, first, &[]), Ok(()));
     assert_eq!(selective(&mut script), (0, 0b11110));
     assert!(script.host.received().is_empty());
-    // The SEND that PSN + 2 ends has no first packet: the peer is at fault, and receives the NAK when that PSN is next.
+    // The SEND that PSN + 2 ends has no first packet, which is an error of the peer. The NAK is sent when that PSN is next.
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::Sequence));
     let answers = script.drain();
     assert_eq!(
@@ -151,7 +151,7 @@ fn the_number_of_held_packets_is_limited() {
     assert_eq!(script.drain(), [(PSN + 4095, ack(4096))]);
 }
 
-/// Of a READ's PSNs only the first belongs to a request. Held packets with the others are dropped and do not block the responder.
+/// Only the first of a READ's PSNs belongs to a request. Held packets with the others are dropped and do not block the responder.
 #[test]
 fn held_packets_within_the_psns_of_a_read_are_dropped() {
     let mut script = script();
@@ -175,7 +175,7 @@ fn no_more_bytes_are_held_than_two_mebibytes() {
     assert_eq!(script.send(PSN, write, &FULL), Ok(()));
     // Freed buffers are used again.
     assert_eq!(script.send(PSN + 2050, write, &FULL), Ok(()));
-    // Also for payloads of another length.
+    // They are also used for payloads of another length.
     assert_eq!(script.send(PSN + 2049, write, &FULL), Ok(()));
     let short = Operation::WriteOnly(script.reth(0, 8), None);
     assert_eq!(script.send(PSN + 2052, short, &FULL[..8]), Ok(()));
@@ -225,7 +225,7 @@ fn a_lost_retransmission_is_retransmitted() {
     assert_eq!(sends(&mut script), [0]);
     say(&mut script, 0, 0b111110).unwrap();
     assert_eq!(sends(&mut script), []);
-    // Neither side sends anything else: timeouts retransmit the missing packets, not the held ones.
+    // Nothing else arrives: timeouts retransmit the missing packets, not the held ones.
     let mut again = Vec::new();
     for _ in 0..700 {
         pass(&mut script, Duration::from_micros(100));
@@ -282,7 +282,7 @@ fn a_stretch_of_a_read_is_answered_and_no_more() {
         Err(Discard::Duplicate)
     );
     assert_eq!(sends(&mut script), [1, 2, 4]);
-    // These ranges are not a part of the READ.
+    // These ranges are not parts of the READ.
     for reth in [script.reth(1024, 1000), script.reth(0, 1024), script.reth(1024, 0), script.reth(1024, 5120)]
     {
         assert_eq!(script.send(PSN + 1, Operation::ReadRequest(reth), &[]), Err(Discard::Duplicate));
@@ -290,7 +290,8 @@ fn a_stretch_of_a_read_is_answered_and_no_more() {
     assert_eq!(sends(&mut script), []);
 }
 
-/// A peer with a short timeout requests again what is still being sent. Once it has everything, it may request the next.
+/// A peer with a short timeout repeats the request for responses that are still being sent. Once all have arrived, it may send the next
+/// request.
 #[test]
 fn a_stretch_that_has_not_left_is_not_sent_before_its_turn() {
     let mut script = Script::new(Options { max_dest_rd_atomic: 1, ..options() });
@@ -341,7 +342,7 @@ fn a_selective_acknowledgement_of_unsent_packets_is_dropped() {
     }
     post(&mut script, request);
     assert_eq!(sends(&mut script), [3, 4, 5]);
-    // Of a READ's PSNs only the first is a packet of this side: no peer holds the others.
+    // Only the first of a READ's PSNs is a packet of this side: no peer holds the others.
     let remote = Remote { address: BASE, rkey: script.rkey() };
     let read = SendRequest::read(3, script.host.sge(8192, 2048), remote);
     post(&mut script, read);
@@ -393,7 +394,8 @@ fn a_lost_tail_is_probed_after_two_round_trips() {
     assert_eq!(script.host.endpoint.counters().timeouts, 0);
 }
 
-/// RFC 8985: the reordering window is a round trip. After eight losses in a row without reordering it is a quarter, until a packet is late.
+/// RFC 8985: the reordering window is a round trip. After eight losses in a row without reordering it is a quarter, until a packet is
+/// reordered.
 #[test]
 fn the_reordering_window_follows_observed_reordering() {
     let mut script = script();

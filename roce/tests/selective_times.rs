@@ -1,4 +1,4 @@
-//! The times at which selective repeat retransmits, and for which it waits.
+//! The times at which selective repeat retransmits, and its timeouts.
 
 use crate::harness::script::{PSN, Script, ack};
 use crate::harness::{BASE, Options, open_window, paced};
@@ -14,7 +14,7 @@ use roce::wire::Operation;
 /// The round-trip time of [`measured`].
 const ROUND_TRIP: Duration = Duration::from_micros(100);
 
-/// Measures the round trip with an acknowledged packet. Its variation is half of it, so that the timeout is three round trips.
+/// Measures the round trip with an acknowledged packet. Its variation is half of the round trip, so the timeout is three round trips.
 fn measured(mut script: Script) -> Script {
     let request = write(&script, 0, 1024);
     post(&mut script, request);
@@ -57,7 +57,7 @@ fn packets_that_no_acknowledgement_covers_are_not_retransmitted() {
     // Both retransmissions arrived, and the next missing packet is 100.
     say_ahead(&mut script, 100, 4, (1 << 28) - 1).unwrap();
     say(&mut script, 100, u128::MAX - 1).unwrap();
-    // The measured round trip has grown, since acknowledgements were lost.
+    // The measured round trip has increased, because acknowledgements were lost.
     pass(&mut script, ROUND_TRIP * 3 / 2);
     assert_eq!(sends(&mut script), [100]);
     script.send(PSN + 384, ack(7), &[]).unwrap();
@@ -65,7 +65,7 @@ fn packets_that_no_acknowledgement_covers_are_not_retransmitted() {
     assert_eq!(script.host.endpoint.counters().retransmitted, 3);
 }
 
-/// A packet is sent every 0.8 ms, far less often than the probe timer would fire.
+/// A packet is sent every 0.8 ms, which is much longer than the time of the probe timer.
 #[test]
 fn a_retransmission_that_waits_for_the_pacer_marks_no_other_packet_lost() {
     let rate = Rate::from_bps(10_000_000);
@@ -79,7 +79,7 @@ fn a_retransmission_that_waits_for_the_pacer_marks_no_other_packet_lost() {
     }
     assert_eq!(sent, [1, 2, 3]);
     say(&mut script, 1, 0b10).unwrap();
-    // Packet 1 is lost a round trip later. It waits for the pacer, and packet 3 is in flight all the time.
+    // Packet 1 is lost a round trip later. The pacer delays it, and packet 3 is in flight all the time.
     for _ in 0..10 {
         script.wait(Duration::from_micros(50));
         assert_eq!(sends(&mut script), []);
@@ -91,7 +91,7 @@ fn a_retransmission_that_waits_for_the_pacer_marks_no_other_packet_lost() {
     assert_eq!(script.host.sent().len(), 2);
 }
 
-/// The wait after each lost retransmission of a packet doubles (RFC 6298 5.5), while the peer receives the new packets.
+/// The timeout after each lost retransmission of a packet doubles (RFC 6298 5.5), while the peer receives the new packets.
 #[test]
 fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
     let mut script = measured(script());
@@ -109,7 +109,7 @@ fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
         }
     }
     let gaps: Vec<_> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    // Two round trips at first, in quarters. The measured round trip grows slightly meanwhile.
+    // Two round trips at first, in quarters. The measured round trip increases slightly meanwhile.
     assert_eq!(gaps.len(), 4, "{at:?}");
     for (gap, expected) in gaps.into_iter().zip([8, 16, 32, 64]) {
         assert!((expected..=expected * 5 / 4).contains(&gap), "{at:?}");
@@ -184,8 +184,8 @@ fn a_round_trip_is_measured_without_the_recovery_of_another_request() {
     assert_eq!(report.round_trip.unwrap().0, ROUND_TRIP);
 }
 
-/// Returns the rate in b/s before and after a packet is lost, and before and after its retransmission is, while the peer receives all
-/// others.
+/// Returns the rate in b/s before and after the loss of a packet, and before and after the loss of its retransmission, while the peer
+/// receives all others.
 fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
     let mut script = measured(Script::new(Options { congestion, ..options() }));
     let mut held = 0;

@@ -188,12 +188,12 @@ fn post_one(host: &mut Host, srq: SrqId, id: u64) -> Result<(), PostError> {
     host.endpoint.post_srq_recv(srq, RecvRequest::new(id, sge))
 }
 
-/// Returns the number of posted requests, and the free places of the queue.
+/// Returns the number of posted requests, and the number of free entries of the queue.
 fn fill(host: &Host, srq: SrqId) -> (u32, u32) {
     (host.endpoint.srq_report(srq).unwrap().waiting, host.endpoint.srq_room(srq))
 }
 
-/// The request of an abandoned message returns to the queue. Its place was not used meanwhile.
+/// The request of an abandoned message returns to the queue. Its entry was not used meanwhile.
 #[test]
 fn a_message_that_is_given_up_finds_its_place_free() {
     let (mut host, srq) = unreliable(4);

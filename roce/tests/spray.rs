@@ -158,7 +158,7 @@ fn a_failed_path_is_avoided_within_two_round_trips_and_used_again_later() {
     }
 }
 
-/// The path of the peer's responses drops everything from now on: retransmitted requests make the peer use another path.
+/// The path of the peer's responses drops all packets from now on. Retransmitted requests make the peer use another path.
 #[test]
 fn answers_leave_a_dark_path_too() {
     let (mut pair, network) = connect(options(), &[0, 1, 2, 3]);

@@ -96,7 +96,7 @@ fn case() -> impl Strategy<Value = (Setting, Vec<Operation>)> {
     (setting, prop::collection::vec(prop_oneof![4 => request(), 3 => fault(), 5 => time()], 1..150))
 }
 
-/// Runs as many cases as `PROPTEST_CASES` says, or 256. Failed cases are kept in `proptest-regressions/`.
+/// Runs the number of cases in `PROPTEST_CASES`, or 256. Failed cases are stored in `proptest-regressions/`.
 fn config() -> ProptestConfig {
     ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() }
 }
@@ -104,7 +104,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// Without an operation that ends a queue pair all requests must succeed, unless faults used up all retries.
+    /// Without an operation that ends a queue pair, all requests must succeed, unless faults used all retries.
     #[test]
     fn faults_cost_only_time((setting, operations) in case()) {
         run(setting, &operations);
@@ -123,7 +123,7 @@ proptest! {
     }
 }
 
-/// The rare cases are reached: a run without them would prove little.
+/// The rare cases occur: a run without them would prove little.
 #[test]
 fn every_kind_of_recovery_and_of_request_is_reached() {
     let mut runner = TestRunner::deterministic();
@@ -148,7 +148,7 @@ fn every_kind_of_recovery_and_of_request_is_reached() {
         }
     }
     assert!(reached.iter().all(|&count| count > 5), "{reached:?}");
-    // ATOMIC WRITEs, FLUSHes, windows written with, invalidated by their host and by the peer; XRC connections; gaps of selective repeat;
-    // telemetry; and sprayed packets.
+    // ATOMIC WRITEs, FLUSHes; windows used in WRITEs, invalidated by their host, and by the peer; XRC connections; gaps of selective
+    // repeat; telemetry; and sprayed packets.
     assert!(kinds.iter().all(|&count| count > 20), "{kinds:?}");
 }

@@ -98,7 +98,7 @@ fn a_frame_arrives_whole_where_a_rule_sends_it() {
     assert!(!host.endpoint.has_flows() && !steer(&mut host, &frame));
 }
 
-/// RoCEv2 packets go to their queue pairs, whatever a rule says.
+/// RoCEv2 packets are delivered to their queue pairs, whatever the rules.
 #[test]
 fn rocev2_packets_are_not_steered() {
     let mut host = host();
@@ -166,7 +166,7 @@ fn frames_have_an_ethernet_header_and_fit_the_port() {
     assert_eq!((post(14), post(LONGEST)), (Ok(()), Ok(())));
     let send = SendRequest::send(1, Data::inline(&[0; 64])).with_immediate([0; 4]);
     assert_eq!(host.endpoint.post_send(NOW, host.qpn, send), Err(PostError::Service { qpn: host.qpn }));
-    // The buffers are shorter than the program claimed: the send fails, and receives continue.
+    // The buffers are shorter than the program claimed: the send fails, and receiving continues.
     assert_eq!(transmit(&mut host, 1024).map(|frame| frame.len()), Some(14));
     assert_eq!(transmit(&mut host, 1024), None);
     let statuses: Vec<_> = host.sent().iter().map(|sent| sent.status).collect();
@@ -239,7 +239,7 @@ fn a_rule_may_name_any_header() {
     assert!((0..14).all(|length| !steer(&mut host, &frame(7, 0)[..length])), "no whole header");
 }
 
-/// All frames of a flow go to the same queue pair.
+/// All frames of a flow are delivered to the same queue pair.
 #[test]
 fn frames_spread_over_queue_pairs_by_their_headers() {
     let mut host = host();

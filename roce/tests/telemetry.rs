@@ -1,4 +1,4 @@
-//! In-band telemetry, and the ways to return it (rtgwg-00 6.2).
+//! In-band telemetry, and the kinds of responses that return it (rtgwg-00 6.2).
 
 use crate::harness::script::{PSN, Script, ack};
 use crate::harness::{BASE, Host, Options, Pair};
@@ -39,7 +39,7 @@ const FOURTH: Option<NonZeroU32> = NonZeroU32::new(4);
 /// The number of packets of each opcode from each host; the second key says whether the telemetry flag is set.
 type Seen = Rc<RefCell<[BTreeMap<(u8, bool), u32>; 2]>>;
 
-/// Puts a switch between the hosts whose 1 Gb/s link is always busy, with `queue` bytes queued.
+/// Adds a switch between the hosts, whose 1 Gb/s link is always busy, with `queue` bytes queued.
 fn switched(pair: &mut Pair, queue: u64) -> Seen {
     let seen = Seen::default();
     let count = Rc::clone(&seen);
@@ -115,7 +115,7 @@ fn one_of_four_data_packets_is_enough() {
     assert!(with.abs_diff((with + without) / 4) < 10, "{with} of {}", with + without);
 }
 
-/// The data packets without telemetry carry a subscription; the peer removes it and sends no response to it.
+/// The data packets without telemetry contain a subscription; the peer removes it and sends no response to it.
 #[test]
 fn data_without_telemetry_subscribes() {
     let (seen, share, _) = transfer(hpcc(|congestion| {
@@ -165,7 +165,7 @@ fn ratios_alone_bring_the_rate_down() {
     assert!(count(&seen, 1, ACKNOWLEDGE, true) >= 5);
 }
 
-/// A peer without telemetry receives data without it and the setup 20 times at most, and DCQCN replaces HPCC++.
+/// A peer that does not support telemetry receives data without it, and the setup 20 times at most. DCQCN replaces HPCC++.
 #[test]
 fn a_peer_that_knows_no_telemetry_gets_plain_packets() {
     let mut pair = Pair::connect(hpcc(|congestion| congestion.in_band = EVERY));
@@ -213,7 +213,7 @@ fn sealed_feedback_works_like_any() {
     }
 }
 
-/// A server that never sends may stay in RTR. The sender verifies its answers all the same, and goes on to when the server enters RTS.
+/// A server that never sends may stay in RTR. The sender verifies its answers in RTR, and also after the server enters RTS.
 #[test]
 fn a_receiver_in_rtr_seals_its_answers() {
     for options in [hpcc(KEYED), receiver_based(KEYED)] {
@@ -306,7 +306,7 @@ fn windows_that_lie_stay_in_bounds() {
 }
 
 /// The window shrinks below the bytes in flight, none of which requested an acknowledgement. The oldest packet is retransmitted with a
-/// request; otherwise both sides would wait forever.
+/// request, because otherwise both sides would wait permanently.
 #[test]
 fn a_window_that_closes_without_an_ack_request_forces_one() {
     let mut script = Script::new(Options { mtu: Mtu::M256, ..receiver_based(|_| {}) });
@@ -334,7 +334,7 @@ fn a_window_that_closes_without_an_ack_request_forces_one() {
     script.wait(Duration::from_millis(1));
     let again = next_data(&mut script).expect("it speaks again");
     assert_eq!((again.psn.get(), again.ack_request), (after[0], true));
-    // The peer had received both.
+    // The peer has received both.
     assert_eq!(script.send(after[1], ack(0), &[]), Ok(()));
     assert_eq!(script.host.endpoint.report(script.host.qpn).unwrap().in_flight, 0);
     script.wait(Duration::from_millis(1));
@@ -376,7 +376,7 @@ fn a_setup_is_confirmed_each_time_and_a_bad_one_is_refused() {
     assert_eq!(script.send_header(&header, &[]), Err(Discard::Telemetry));
 }
 
-/// Feedback about packets that were never sent is refused; an Acknowledge counts whatever feedback it carries.
+/// Feedback about packets that were never sent is refused; an Acknowledge counts even with invalid feedback.
 #[test]
 fn feedback_is_about_packets_that_were_sent() {
     let mut script = Script::new(hpcc(|congestion| congestion.in_band = EVERY));

@@ -67,7 +67,7 @@ fn a_full_link_slows_the_responses_of_a_read() {
     assert!(u128::from(probes) <= took.as_nanos() / BASE_RTT.as_nanos() + 1, "{probes} in {took:?}");
 }
 
-/// READ responses carry no telemetry, since no acknowledgement could return it: probes replace it.
+/// READ responses carry no telemetry, because no acknowledgement could return it: probes replace it.
 #[test]
 fn responses_are_probed_where_requests_carry_telemetry() {
     let adjust: fn(&mut _) =
@@ -107,7 +107,7 @@ fn a_full_link_slows_an_unreliable_connection() {
     assert_eq!(pair.hosts[1].endpoint.counters().rx_payload_bytes, u64::from(LENGTH));
 }
 
-/// Nothing is acknowledged: probes that return without telemetry, and lost probes, show that HPCC++ receives none.
+/// Nothing is acknowledged. Probes that return without telemetry, and lost probes, show that HPCC++ receives none.
 #[test]
 fn an_unreliable_connection_without_telemetry_uses_marks() {
     for answers in [true, false] {

@@ -40,7 +40,7 @@ fn connections() -> [Host; 2] {
     hosts
 }
 
-/// Creates two datagram queue pairs, and the first one's address handle of the second.
+/// Creates two datagram queue pairs, and an address handle with which the first one sends to the second.
 fn datagrams() -> ([Host; 2], AddressId) {
     datagrams_over(path(1, 2))
 }
@@ -130,7 +130,7 @@ fn a_write_arrives_and_a_reader_is_refused() {
     assert_eq!(refused, Err(PostError::Service { qpn: a.qpn }));
 }
 
-/// IBA 9.8.2.2.3: a message that lacks a packet is dropped completely.
+/// IBA 9.8.2.2.3: a message with a missing packet is dropped completely.
 #[test]
 fn a_missing_packet_drops_its_message_and_keeps_the_receive_request() {
     for missing in 0..3 {
@@ -171,7 +171,7 @@ fn a_packet_that_is_not_allowed_is_dropped_without_an_answer() {
     assert!(b.ram.0.iter().all(|&byte| byte == 0));
 }
 
-/// IBA 9.7.4.1.6: a message has 2 GiB at most, however large the region is.
+/// IBA 9.7.4.1.6: a message has at most 2 GiB, however large the region is.
 #[test]
 fn a_write_that_announces_more_than_a_message_may_have_is_dropped() {
     let [mut a, mut b] = connections();
@@ -252,7 +252,7 @@ fn a_datagram_has_its_ip_header_and_its_sender() {
     }
 }
 
-/// IBA 9.6.1.1.3: the queue key; IBA 10.2.5: a key with its top bit set stands for the sender's own.
+/// IBA 9.6.1.1.3: the queue key; IBA 10.2.5: a key with its top bit set means the sender's own.
 #[test]
 fn a_datagram_of_another_key_or_without_room_is_dropped() {
     let ([mut a, mut b], address) = datagrams();

@@ -1,4 +1,4 @@
-//! Queue pairs that choose their algorithm by what they observe of the path.
+//! Queue pairs that choose their algorithm by measurements of the path.
 
 use crate::harness::{BASE, Options, Pair};
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Instant, Rate};
@@ -41,7 +41,7 @@ fn dctcp_below(micros: u64) -> Upgrade {
     Upgrade { when: When::RttBelow(Duration::from_micros(micros)), to }
 }
 
-/// Writes 400 kB and returns the algorithm that runs at the end.
+/// Writes 400 kB and returns the algorithm in use at the end.
 fn algorithm_after(pair: &mut Pair) -> &'static str {
     let from = pair.hosts[0].sge(0, 400_000);
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
@@ -66,14 +66,14 @@ fn switches_that_answer_bring_hpcc() {
     assert_eq!(algorithm_after(&mut pair), "hpcc");
 }
 
-/// The port does not report its rate: the line rate is that of the switch's link.
+/// The port does not report its rate, so the line rate is that of the switch's link.
 #[test]
 fn an_unknown_line_rate_is_learned_from_telemetry() {
     at_the_switchs_rate(|congestion| {
         fast(congestion);
         congestion.unknown.line_rate = true;
     });
-    // The line rate is that of the port, which does not know the path.
+    // The line rate is that of the port, but the path may be slower.
     at_the_switchs_rate(|congestion| {
         fast(congestion);
         congestion.unknown.path_rate = true;
@@ -105,7 +105,7 @@ fn at_the_switchs_rate(adjust: fn(&mut Congestion)) {
     assert!(rate <= link.rate(), "{rate}");
 }
 
-/// A peer that answers probes over a path whose switches stamp nothing, and a peer without telemetry.
+/// A peer that answers probes over a path whose switches write no telemetry, and a peer without telemetry.
 #[test]
 fn without_telemetry_dcqcn_stays_and_probing_ends() {
     for answers in [true, false] {
@@ -114,7 +114,7 @@ fn without_telemetry_dcqcn_stays_and_probing_ends() {
             answers || !matches!(parse(frame).unwrap().header, Header::TelemetryRequest { .. })
         }));
         assert_eq!(algorithm_after(&mut pair), "dcqcn");
-        // The first eight are sent without a wait, and there are 20 at most.
+        // The first eight are sent without a back-off, and there are at most 20.
         let probes = pair.hosts[0].endpoint.counters().probes_sent;
         assert!((8..=20).contains(&probes), "{probes}");
     }
@@ -125,7 +125,7 @@ fn window() -> Options {
     Options { congestion: CongestionAlgorithm::Fixed { window: 64 << 10, rate: None }, ..auto() }
 }
 
-/// The default of queue pairs: the window stays, and probing leaves nothing behind.
+/// The default of queue pairs: the window stays, and probing leaves no state.
 #[test]
 fn without_telemetry_a_fixed_window_stays_and_no_answer_is_dropped() {
     for answers in [true, false] {
@@ -145,8 +145,8 @@ fn without_telemetry_a_fixed_window_stays_and_no_answer_is_dropped() {
     }
 }
 
-/// Many flows that begin together send as much before they learn of each other. The window opens with the first answer to a probe, and with
-/// the third probe that has none.
+/// Many flows that start together each send this much before any feedback arrives. The window opens with the first answer to a probe, or
+/// with the third unanswered probe.
 #[test]
 fn at_most_64_kib_leave_before_the_path_is_known() {
     for answers in [true, false] {
@@ -184,7 +184,7 @@ fn marks_bring_dcqcn_in_place_of_a_fixed_window() {
     assert!(rate < Rate::of(window, least), "{rate}");
 }
 
-/// draft-bensley-tcpm-dctcp-01, section 4: by the estimated round trip.
+/// draft-bensley-tcpm-dctcp-01, section 4: the estimated round trip determines the algorithm.
 #[test]
 fn a_short_round_trip_selects_dctcp() {
     let mut near = Pair::connect(below(Duration::from_millis(1)));
@@ -214,7 +214,7 @@ fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
     pair.reports()[0].unwrap().algorithm
 }
 
-/// A switch restarts without telemetry, and later with it: HPCC++ neither keeps its last rate forever nor remains replaced.
+/// A switch restarts without telemetry, and later with it: HPCC++ does not keep its last rate permanently, and runs again afterwards.
 #[test]
 fn missing_and_restored_telemetry_changes_the_algorithm() {
     type Adjust = fn(&mut Congestion);
@@ -241,7 +241,7 @@ fn missing_and_restored_telemetry_changes_the_algorithm() {
             now = now + RTT * round_trips;
             write_until(pair, now)
         };
-        // Setup and first telemetry included.
+        // Including the setup and the first telemetry.
         assert_eq!(after(&mut pair, 100, true), "hpcc", "{name}");
         assert_eq!(after(&mut pair, 20, false), "dcqcn", "{name}");
         assert_eq!(after(&mut pair, 500, false), "dcqcn", "{name}");
@@ -262,7 +262,7 @@ fn missing_and_restored_telemetry_changes_the_algorithm() {
     }
 }
 
-/// A base round-trip time that differs from that of the empty path is reported once; the right one is not.
+/// A base round-trip time that differs from that of the empty path is reported once; a correct one is not.
 #[test]
 fn a_wrong_base_rtt_is_reported_once() {
     let told = |base_rtt| {
@@ -293,7 +293,7 @@ fn a_wrong_base_rtt_is_reported_once() {
     }
 }
 
-/// The response to a message's last probe is lost, and nothing is sent for a second: this does not count as the end of telemetry.
+/// The response to a message's last probe is lost, and nothing is sent for a second. This does not count as missing telemetry.
 #[test]
 fn one_answer_that_is_lost_before_a_pause_is_not_missed() {
     let congestion = CongestionAlgorithm::Hpcc(HpccConfig::new(line(), RTT, NonZeroU32::MIN));

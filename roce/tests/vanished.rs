@@ -62,7 +62,7 @@ fn an_atomic_whose_memory_vanished_fails_on_either_side() {
                 match which {
                     0 => SendRequest::fetch_add(1, sge, remote, 1),
                     1 => SendRequest::compare_swap(1, sge, remote, 0, 1),
-                    // An inline ATOMIC WRITE has no local memory to vanish.
+                    // An inline ATOMIC WRITE uses no local memory.
                     _ => SendRequest::atomic_write(1, Data::inline(&[7; 8]), remote),
                 }
             });

@@ -1,4 +1,4 @@
-//! The wait times of queue pairs: the states sum to the elapsed time in every case, and each cause has its state.
+//! The waiting times of queue pairs: the states sum to the elapsed time in every case, and each cause has its state.
 
 use crate::harness::{BASE, Faults, Options, Pair, paced};
 use cc::{Instant, Rate};
@@ -34,7 +34,7 @@ fn observe(pair: &Pair, host: usize) -> Observation {
     seen.remove(0)
 }
 
-/// Returns the longest state since the queue pair was created, other than idle.
+/// Returns the state with the longest time since the queue pair was created, other than idle.
 fn most(pair: &Pair) -> Waiting {
     let waited = observe(pair, 0).waited;
     let busy = Waiting::ALL.iter().copied().filter(|&state| state != Waiting::Idle);
@@ -111,7 +111,7 @@ fn a_port_without_room_is_the_waiting_state() {
     }
 }
 
-/// While the peer is silent, an observer sees the reason that the failure will have.
+/// While the peer does not respond, an observer gets the reason that the failure will have.
 #[test]
 fn the_reason_of_a_silence_is_suspected_before_the_queue_pair_fails() {
     let suspected = |longest: usize, length: u32| {

@@ -1,4 +1,4 @@
-//! Memory windows and their invalidation: which queue pair may bind, which key gives access to which memory, and when.
+//! Memory windows and their invalidation: which queue pair may bind one, and which memory a key gives access to at which time.
 
 use crate::harness::script::{PEER, PSN, Script, ack, nak};
 use crate::harness::window::bind;
@@ -74,7 +74,7 @@ fn a_window_grants_only_its_own_rights() {
     assert_eq!(script.send(PSN + 1, Operation::FetchAdd(add), &[]), Err(Discard::RemoteAccess));
 }
 
-/// A zero-based window has addresses from 0, wherever it is; an atomic must be aligned in memory.
+/// The addresses of a zero-based window start at 0, wherever the window is; an atomic must be aligned in memory.
 #[test]
 fn a_zero_based_window_counts_from_its_first_byte() {
     let (mut script, region) = script();
@@ -242,7 +242,7 @@ fn a_deregistered_region_invalidates_its_windows() {
     refused(&mut script, PSN, rkey, Discard::RemoteKey);
 }
 
-/// Type 2B: another queue pair of the domain can neither use nor invalidate it; all of them serve a window of type 1.
+/// Type 2B: another queue pair of the domain can neither use nor invalidate the window; all of them accept a window of type 1.
 #[test]
 fn a_type_2_window_is_its_queue_pairs_own() {
     let (mut script, region) = script();
@@ -283,8 +283,8 @@ fn second_queue_pair(script: &mut Script) -> Qpn {
     core::mem::replace(&mut host.qpn, ours)
 }
 
-/// A message that depends on a bind is not sent before it: the following SEND carries the key. Completions are in order, although the bind
-/// is executed before the preceding WRITE is acknowledged.
+/// A message that depends on a bind is not sent before it, because the following SEND contains the key. Completions are in order, although
+/// the bind is executed before the preceding WRITE is acknowledged.
 #[test]
 fn local_requests_run_in_their_turn_and_complete_in_order() {
     let (mut script, region) = script();

@@ -1,5 +1,5 @@
-//! Extended reliable connections (IBA annex A14): each request names its shared receive queue, and by it the protection domain of its keys
-//! and the completion queue.
+//! Extended reliable connections (IBA annex A14): each request names its shared receive queue, which determines the protection domain of
+//! its keys and the completion queue.
 
 use crate::harness::xrc::{Inbox, connected};
 use crate::harness::{BASE, Faults, Host, Options, Pair, Random, path};
@@ -196,7 +196,7 @@ fn targets_of_a_domain_share_its_queues() {
     for (host, ours, theirs, way) in [(0, second, target, path(1, 2)), (1, target, second, path(2, 1))] {
         pair.hosts[host].qpn = ours;
         pair.hosts[host].ready_to_receive(way, theirs, options.send_psn, &options);
-        // A target needs RTR only.
+        // A target needs only RTR.
         if host == 0 {
             pair.hosts[host].ready_to_send(&options);
         }
@@ -270,7 +270,7 @@ fn an_xrc_domain_is_destroyed_after_its_users_and_numbers_are_not_reused() {
     assert!(!distinct.contains(&0));
 }
 
-/// The queue is destroyed within a message to it: the rest is refused, and no side gets a completion of its receive, since the id of its
+/// The queue is destroyed within a message to it: the rest is refused. No side gets a completion of its receive, because the id of its
 /// completion queue may have been reused.
 #[test]
 fn a_shared_queue_destroyed_within_a_message_drops_the_message() {
@@ -278,7 +278,7 @@ fn a_shared_queue_destroyed_within_a_message_drops_the_message() {
     pair.hosts[1].post_to(&a, 1, 0, 8192);
     let sge = pair.hosts[0].sge(0, 8192);
     pair.post(0, SendRequest::send(1, sge).to_srq(a.number));
-    // One of the message's packets is lost; the queue is destroyed meanwhile.
+    // One of the message's packets is lost; the queue is destroyed before the retransmission.
     let mut count = 0;
     pair.filter = Some(Box::new(move |from, _| {
         count += usize::from(from == 0);
@@ -319,7 +319,7 @@ fn an_overflow_reaches_the_targets_that_used_the_queue() {
     pair.run(Duration::from_secs(1));
     assert!(pair.hosts[1].endpoint.cq_overflowed(small));
     assert_eq!(pair.reports()[1].unwrap().state, State::Error);
-    // Another target, later.
+    // Another target, created later.
     let now = pair.now;
     let target = pair.hosts[1].endpoint.create_xrc_target(now, domain).unwrap();
     let init = pair.hosts[0].initiator(&options());

@@ -1,5 +1,5 @@
 //! Congestion reports that a peer and the network may send, as one enum: feedback of every kind, setups, telemetry in every format. They
-//! drive one queue pair of any algorithm, which must neither panic nor leave its limits.
+//! are delivered to one queue pair of any algorithm, which must neither panic nor exceed its limits.
 //!
 //! The property test (`hostile_feedback.rs`) and the fuzzer use the same bytes.
 
@@ -23,7 +23,7 @@ const T: Duration = Duration::from_micros(10);
 /// The value of a probe's room field.
 const ROOM: u8 = 8;
 
-/// A 64-bit number of random length: uniform numbers are rarely small.
+/// A 64-bit number of random length, because uniform numbers are rarely small.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Number {
     any: u64,
@@ -59,7 +59,7 @@ pub enum Message {
         behind: u8,
         report: Report,
     },
-    /// May have values that no sender sends.
+    /// The setup may have values that no sender sends.
     Setup {
         reverse: u8,
         reports: u8,
@@ -269,7 +269,7 @@ impl World {
 
     fn feedback(&mut self, carrier: u8, behind: u8, report: &Report) {
         let bytes = report.bytes();
-        // Only valid reports are put into packets. A packet with an invalid one must be refused too, by the same function.
+        // Only valid reports are put into packets. The same function refuses a packet with an invalid one.
         let Ok(feedback) = Feedback::read(&bytes) else { return };
         // About one of the newest packets in flight, or about a probe.
         let next = self.host.endpoint.report(self.host.qpn).expect("it is there").send_psn.get();

@@ -1,7 +1,7 @@
 //! The requester of Linux's Soft-RoCE (`drivers/infiniband/sw/rxe` of Linux 6.12), as a peer for tests of the responder.
 //!
-//! It follows these rules of the completer of Soft-RoCE (`rxe_comp.c`), the faulty ones included. The *oldest* request is the first that is
-//! not completed; the *next* PSN is that of the response that the requester waits for.
+//! It follows these rules of the completer of Soft-RoCE (`rxe_comp.c`), including the faulty ones. The *oldest* request is the first that
+//! is not completed; the *next* PSN is that of the response that the requester waits for.
 //! 1. A response after the last PSN of the oldest request completes this request, and then applies to the following one. If the oldest is a
 //!    READ or an atomic, its response was lost: the requester retransmits everything from the next PSN on.
 //! 2. A response before the next PSN is ignored, with two exceptions. With the last PSN of the oldest request, it completes this request.

@@ -22,7 +22,6 @@ use roce::{
 };
 use std::collections::BTreeMap;
 
-/// SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
@@ -102,9 +101,9 @@ pub struct Options {
     pub congestion: CongestionAlgorithm,
     pub probe_interval: Option<Duration>,
     pub format: Format,
-    /// The number of data packets for each that carries telemetry.
+    /// One in this many data packets carries telemetry.
     pub in_band: Option<NonZeroU32>,
-    /// The key of RTR, before RTS.
+    /// The feedback key of the transition to RTR.
     pub feedback_key: Option<FeedbackKey>,
     /// Changes other settings of congestion control.
     pub adjust: fn(&mut Congestion),
@@ -125,7 +124,7 @@ impl Default for Options {
             mtu: Mtu::M1024,
             send_psn: 0x12_3456,
             access: Access::ALL,
-            // 131 µs against a round trip of some 10 µs.
+            // 131 µs, compared with a round trip of about 10 µs.
             ack_timeout: 5,
             retry_count: 7,
             rnr_retry: 7,
@@ -305,7 +304,7 @@ pub struct Faults {
 /// A frame filter for packet scripts: it may change a frame in flight, and drops the frame by returning `false`.
 pub type Filter = Box<dyn FnMut(usize, &mut Vec<u8>) -> bool>;
 
-/// The maximum number of bytes that a sender inserts, in any format.
+/// Limit of the bytes that a sender inserts, in any format.
 const TELEMETRY_ROOM: usize = 256;
 
 /// Two hosts and the link between them.
@@ -364,7 +363,7 @@ impl Pair {
         self.hosts[host].endpoint.post_recv(qpn, roce::qp::RecvRequest::new(id, sge)).unwrap();
     }
 
-    /// Runs until no event is left; panics if that takes more than `limit` of virtual time.
+    /// Runs until no event is left; panics if the virtual time exceeds `limit`.
     pub fn run(&mut self, limit: Duration) {
         let end = self.now + limit;
         while self.step() {
@@ -383,7 +382,7 @@ impl Pair {
         [0, 1].map(|host: usize| self.hosts[host].endpoint.report(self.hosts[host].qpn))
     }
 
-    /// Sends all that may be sent, then advances to the next event. Returns `false` if there is none.
+    /// Sends all frames that may be sent, then advances to the next event. Returns `false` if there is none.
     pub fn step(&mut self) -> bool {
         self.transmit();
         let Some(next) = self.next() else { return false };
@@ -491,7 +490,7 @@ impl Pair {
         true
     }
 
-    /// Sends a frame of the test's own to host `to`.
+    /// Sends a frame of the test to host `to`.
     pub fn inject(&mut self, to: usize, frame: Vec<u8>) {
         self.put_on_the_way(self.now + self.options.delay, (to, frame));
     }
@@ -502,7 +501,7 @@ impl Pair {
     }
 }
 
-/// Returns a window that never limits, without pacing.
+/// Returns a window that never limits the sender, without pacing.
 pub const fn open_window() -> CongestionAlgorithm {
     CongestionAlgorithm::Fixed { window: 1 << 40, rate: None }
 }

@@ -4,7 +4,7 @@ use super::path;
 use core::net::IpAddr;
 use roce::Qpn;
 
-/// A packet from the BTH to its pad. No field is checked, but the IP and UDP lengths, the checksums and the ICRC are right: any error is
+/// A packet from the BTH to its pad. No field is checked, but the IP and UDP lengths, the checksums and the ICRC are correct: any error is
 /// above UDP.
 #[derive(Clone, Debug)]
 pub struct Raw {

@@ -6,7 +6,7 @@ use roce::qp::{CompletionStatus, SendRequest};
 use roce::{Access, Binding, Region, Rkey, WindowKind};
 
 impl Script {
-    /// Registers a region over the same memory that windows may be bound to.
+    /// Registers another region over the same memory, to which windows may be bound.
     pub fn windowed(&mut self, access: Access) -> Region {
         let length = self.host.ram.0.len() as u64;
         self.host.endpoint.register(self.host.pd, BASE, length, access | Access::WINDOWS).unwrap()

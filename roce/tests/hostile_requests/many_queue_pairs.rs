@@ -1,5 +1,5 @@
-//! Every kind of frame that a peer, an unknown sender or a switch may send, to one queue pair of an endpoint with many: the cost of such a
-//! frame must not depend on the others, and it must leave no state behind.
+//! Every kind of frame that a peer, an unknown sender or a switch may send, to one queue pair of an endpoint with many. The cost of such a
+//! frame must not depend on the other queue pairs, and no state may remain.
 
 use super::table::{Packet, Row, options, prepare_with, reth, table, write};
 use crate::harness::script::{LAST, PEER, PSN, SEND, Script, ack, nak, rnr};
@@ -115,9 +115,9 @@ fn case(name: &'static str, packet: Packet) -> Case {
     Case { name, receive: 3000, before: Vec::new(), asks: false, packet }
 }
 
-/// Does all work of a core for a frame.
+/// Performs all work of a core for a frame.
 fn take(script: &mut Script, frame: &[u8], buffer: &mut [u8]) {
-    // A dropped frame is counted, and takes time too.
+    // A dropped frame is counted, and its work is included.
     let _ = script.host.endpoint.on_frame(script.now, &mut script.host.ram, frame);
     finish(script, buffer);
 }
@@ -135,7 +135,7 @@ fn finish(script: &mut Script, buffer: &mut [u8]) {
     let _ = host.endpoint.poll_timeout();
 }
 
-/// Returns acknowledgements and responses: correct, late, repeated, or about nothing.
+/// Returns acknowledgements and responses: correct, late, repeated, or without a request.
 fn answers() -> Vec<Case> {
     let rows: [(&'static str, i32, Operation); 12] = [
         ("ACK", 2, ack(3)),

@@ -1,5 +1,5 @@
-//! Every malformed request that the specification names, from a peer that is the test: the response, the counter, the effect on both queue
-//! pairs, and that no byte of memory changes.
+//! Every malformed request that the specification names, delivered by the test as the peer: the response, the counter, and the effect on
+//! both queue pairs. No byte of memory changes.
 
 mod datagrams;
 mod many_queue_pairs;
@@ -191,7 +191,7 @@ fn a_key_invalidated_within_a_message_fails_the_message() {
     assert!(script.host.bytes(1024, 976).iter().all(|&byte| byte == 0));
 }
 
-/// IBA 9.7.5.2.4: an error of this side is a remote operational error for the peer.
+/// IBA 9.7.5.2.4: a local error of the responder is a remote operational error for the peer.
 #[test]
 fn a_receive_buffer_that_went_away_is_an_operational_error() {
     let (mut script, _) = prepare();

@@ -16,7 +16,7 @@ const MTU: usize = 1024;
 pub const FULL: &[u8] = &[0xa5; MTU];
 const OVER: &[u8] = &[0xa5; MTU + 1];
 const SIZE: u64 = 1 << 16;
-/// Bytes of a receive by default.
+/// Bytes of each receive, unless a row sets another length.
 const RECEIVE: u32 = 3000;
 /// READs and atomics that the peer may have outstanding.
 const READS: u32 = 2;
@@ -35,7 +35,7 @@ pub enum Outcome {
     NotReady,
     /// The newest acknowledgement is repeated.
     Again,
-    /// The packet is acknowledged, and then only this side fails: ERR, and the receive completes with this status.
+    /// The packet is acknowledged, and only this side fails: ERR, and the receive completes with this status.
     Acknowledged(CompletionStatus),
 }
 
@@ -71,7 +71,7 @@ pub struct Row {
     pub name: &'static str,
     /// Bytes of each posted receive.
     pub receive: u32,
-    /// Valid packets before it, of one message or several.
+    /// Valid packets before the malformed one, of one message or several.
     pub before: Vec<(Operation, &'static [u8])>,
     pub packet: Packet,
     pub discard: Discard,
@@ -173,7 +173,7 @@ pub fn table(keys: &Keys) -> Vec<Row> {
     .collect()
 }
 
-/// IBA 9.7.4.1.2: first, middle, last in this order, and nothing else between.
+/// IBA 9.7.4.1.2: first, middle, last in this order, and no other packet between them.
 fn sequence(keys: &Keys) -> Vec<Row> {
     let bad = |name, before: &[(Operation, &'static [u8])], operation, payload| Row {
         before: before.to_vec(),
@@ -227,7 +227,7 @@ fn sequence(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// IBA 9.7.4.1.6: each packet is as long as its opcode says, each message as long as its RETH says.
+/// IBA 9.7.4.1.6: each packet has the length that its opcode requires, each message the length in its RETH.
 fn lengths(keys: &Keys) -> Vec<Row> {
     let bad = |name, before: &[(Operation, &'static [u8])], operation, payload, receive| Row {
         before: before.to_vec(),
@@ -340,7 +340,7 @@ fn whole_regions(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// Returns ATOMIC WRITEs and FLUSHes that are malformed, out of place, or one more than permitted.
+/// Returns ATOMIC WRITEs and FLUSHes that are malformed, out of sequence, or beyond the limit.
 fn words(keys: &Keys) -> Vec<Row> {
     let invalid = Fatal(InvalidRequest, CompletionStatus::Flushed);
     let one = reth(keys.whole, 0, 1);
@@ -421,7 +421,7 @@ fn resources(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// IBA 9.7.4.1.1, 9.7.5.1: PSNs up to half the circle ahead are a gap, those behind are duplicates.
+/// IBA 9.7.4.1.1, 9.7.5.1: PSNs up to half the PSN space ahead are a gap, those behind are duplicates.
 fn numbers(keys: &Keys) -> Vec<Row> {
     let at = |name, psn, operation, payload: &[u8], discard, outcome| Row {
         name,
@@ -452,7 +452,7 @@ fn numbers(keys: &Keys) -> Vec<Row> {
     ]
 }
 
-/// IBA 9.6.1.1: packets that are not for this connection are dropped silently.
+/// IBA 9.6.1.1: packets for other connections are dropped silently.
 fn strangers(keys: &Keys) -> Vec<Row> {
     let (script, _) = prepare();
     let one = reth(keys.whole, 0, 1);

@@ -166,7 +166,7 @@ fn every_request_to_a_wrong_queue_is_answered_by_the_rules_and_changes_no_memory
     assert_eq!(count, 20);
 }
 
-/// A packet that is no XRC request, or not for a target, is dropped silently.
+/// A packet that is no XRC request, or is not for a target, is dropped silently.
 #[test]
 fn a_target_and_an_initiator_take_their_own_packets_only() {
     let mut target = target();
@@ -195,7 +195,7 @@ fn a_target_and_an_initiator_take_their_own_packets_only() {
     assert_eq!(script.state(), State::ReadyToSend);
 }
 
-/// A duplicate is acknowledged whatever queue it names.
+/// A duplicate is acknowledged, whatever queue it names.
 #[test]
 fn a_duplicate_is_acknowledged_again() {
     let mut target = target();

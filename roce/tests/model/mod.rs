@@ -1,7 +1,7 @@
-//! Two queue pairs driven by arbitrary operations, next to a model that knows only three rules: messages arrive in order, exactly once and
-//! with equal memory; each request completes once and in order; after an error everything is flushed.
+//! Two queue pairs driven by arbitrary operations, and a model with only three rules. Messages arrive in order, exactly once and with equal
+//! memory; each request completes once and in order; after an error everything is flushed.
 //!
-//! The property test and the fuzzer run the same [`Operation`]s. In the first part any fault may happen; then the faults stop and every
+//! The property test and the fuzzer run the same [`Operation`]s. In the first part any fault may occur. Then the faults stop, and every
 //! request must end.
 
 mod network;
@@ -29,7 +29,7 @@ pub enum Operation {
         host: bool,
         length: u16,
         immediate: bool,
-        /// With the key of the peer's memory window, if there is one.
+        /// Whether the request uses the key of the peer's memory window, if there is one.
         by_window: bool,
         with: With,
     },
@@ -47,7 +47,7 @@ pub enum Operation {
         host: bool,
         with: With,
     },
-    /// Everything written so far becomes globally visible.
+    /// All bytes written so far become globally visible.
     Flush {
         host: bool,
         whole_region: bool,
@@ -74,7 +74,7 @@ pub enum Operation {
         host: bool,
         count: u8,
     },
-    /// The next `count` events happen: frames arrive, timers fire.
+    /// The next `count` events occur: frames arrive, timers fire.
     Step {
         count: u8,
     },
@@ -173,7 +173,7 @@ pub struct With {
 pub struct Setting {
     /// Whether the MTU is 256 bytes; otherwise 1024.
     pub small_packets: bool,
-    /// In packets; 0 means one byte.
+    /// Window in packets; 0 means one byte.
     pub window: u8,
     /// The distance of the first PSN from 2^24.
     pub psn: u8,
@@ -184,11 +184,11 @@ pub struct Setting {
     pub selective_repeat: bool,
     /// Whether the connection is XRC: host 0 has the initiator, host 1 the target, and host 0 posts the requests of host 1.
     pub xrc: bool,
-    /// The depth of a completion queue beyond a minimum of 4, modulo 8; 255: room for all.
+    /// The depth of a completion queue beyond a minimum of 4, modulo 8; 255 means room for all.
     pub completions: u8,
     pub algorithm: u8,
     pub format: u8,
-    /// Whether data packets carry telemetry too.
+    /// Whether data packets also carry telemetry.
     pub in_band: bool,
     /// The share of the path's link that other flows use, in 256ths, and the packets in its queue.
     pub load: u8,

@@ -1,4 +1,4 @@
-//! The network of the model as congestion control sees it: any algorithm, and a switch that stamps telemetry of any format.
+//! The network of the model: any algorithm, and a switch that writes telemetry of any format.
 
 use super::Setting;
 use crate::harness::Filter;
@@ -17,7 +17,7 @@ pub const T: Duration = Duration::from_micros(10);
 /// The counters of the link's filter.
 #[derive(Clone, Default)]
 pub struct Observations {
-    /// As in [`super::Reached`].
+    /// Counts of [`super::Reached`].
     pub holes: Rc<Cell<u64>>,
     pub answers: Rc<Cell<u64>>,
     pub sprayed: Rc<Cell<u64>>,

@@ -10,18 +10,18 @@ pub struct PostedRequest {
     pub kind: CompletionOpcode,
     pub length: u32,
     pub signalled: bool,
-    /// The number of the peer's receive that it consumes.
+    /// The number of the peer's receive that the request consumes.
     pub receive: Option<usize>,
     /// The value that a FETCH_ADD must return: the sum of all before it.
     pub finds: u64,
-    /// The window that a SEND invalidates; it carries no immediate data then.
+    /// The window that a SEND invalidates; the SEND then has no immediate data.
     pub returns: Option<Rkey>,
 }
 
 #[derive(Default)]
 pub struct RequestLog {
     pub posted: Vec<PostedRequest>,
-    /// The number of requests that are known to have ended, in order.
+    /// The number of requests that have ended, in order.
     pub ended: usize,
     /// The number of requests that succeeded; they precede the first that failed.
     pub done: usize,
@@ -97,7 +97,7 @@ impl RequestLog {
             (expected, posted[number].length),
             "receive {index}"
         );
-        // The immediate data is the message's number: it reveals a message that was delivered twice or out of order.
+        // The immediate data is the message's number, which shows whether a message was delivered twice or out of order.
         let brings = match posted[number].returns {
             Some(key) => (None, Some(key)),
             None => (Some((number as u32).to_be_bytes()), None),

@@ -35,7 +35,7 @@ enum Area {
     Written,
     /// The results of this side's READs and atomics.
     Fetched,
-    /// The bytes that the peer READs.
+    /// The bytes that the peer's READs return.
     Offered,
 }
 
@@ -67,7 +67,7 @@ struct Simulation {
     logs: [RequestLog; 2],
     /// The initial bytes of both memories.
     before: [Vec<u8>; 2],
-    /// Frames lost or delayed, and injected answers: each may cost a retry.
+    /// Frames lost or delayed, and injected answers, each of which may use a retry.
     excuses: u32,
     deregistered: [bool; 2],
     /// Whether an operation moved the queue pair to ERR or destroyed it.
@@ -313,7 +313,7 @@ impl Simulation {
         Bth::new(self.pair.hosts[to].qpn, Psn::new(psn))
     }
 
-    /// Sends an acknowledgement from `host` about the PSN that it expects: true, but superfluous.
+    /// Sends an acknowledgement from `host` about the PSN that it expects: correct, but superfluous.
     fn answer(&mut self, host: usize, syndrome: Syndrome) {
         if self.inbox.is_some() && host == 0 {
             return;

@@ -1,4 +1,4 @@
-//! The conditions on memory at all times, and on everything at the end.
+//! The conditions on memory at all times, and on all state at the end.
 
 use super::*;
 
@@ -7,8 +7,7 @@ impl Simulation {
     fn check_arrived(&self, host: usize, index: usize) {
         let posted = self.logs[host].posted[index];
         let (ours, theirs) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);
-        // Deregistration frees the region's window, and then it cannot be invalidated: that fails the peer alone, after its
-        // acknowledgement.
+        // Deregistration frees the region's window, which then cannot be invalidated. The peer alone fails, after its acknowledgement.
         if posted.returns.is_some() && self.deregistered[1 - host] {
             return;
         }
@@ -66,7 +65,7 @@ impl Simulation {
         }
     }
 
-    /// Checks that all requests succeeded. A request without a completion is known to have succeeded by the room in the send queue.
+    /// Checks that all requests succeeded. The room in the send queue shows that a request without a completion has succeeded.
     fn check_alive(&self, host: usize) {
         let (request_log, end) = (&self.logs[host], &self.pair.hosts[host].endpoint);
         let qpn = self.pair.hosts[host].qpn;
@@ -95,7 +94,7 @@ impl Simulation {
         assert_eq!(request_log.receive_failed, None, "host {host}");
     }
 
-    /// Checks that the failure had a reason and that everything was flushed.
+    /// Checks that the failure had a reason, and that everything was flushed.
     fn check_dead(&self, host: usize) {
         let (request_log, qpn) = (&self.logs[host], self.pair.hosts[host].qpn);
         let room =
@@ -145,12 +144,12 @@ impl Simulation {
 
     /// Returns whether faults may have used up its retries.
     fn may_tire(&self, host: usize) -> bool {
-        // While a receiver is not ready, a timeout before each RNR NAK costs a retry.
+        // While a receiver is not ready, a timeout before each RNR NAK uses a retry.
         let waited = self.pair.options.ack_timeout == HASTY && self.logs[host].consuming > 0;
         self.excuses >= ROUNDS || waited
     }
 
-    /// Checks that every byte is unchanged, or is what a request of the peer or the host's own READ placed there.
+    /// Checks that every byte is unchanged, or was placed by a request of the peer or by the host's own READ.
     fn check_untouched(&self, host: usize) {
         let (now, before) = (&self.pair.hosts[host].ram.0, &self.before[host]);
         let peer = 1 - host;

@@ -1,7 +1,7 @@
 //! Memory windows in the model: one of type 2 per host, over all memory that its peer writes.
 //!
-//! A host binds the window; then the peer may write with its key, and invalidates it by a SEND with invalidate after its WRITEs. Or the
-//! host invalidates it itself, unless the peer has written with it. So no request uses a key that may be invalid.
+//! A host binds the window. The peer may then write with its key, and invalidates it by a SEND with invalidate after its WRITEs. Or the
+//! host itself invalidates it, unless the peer has written with it. So no request uses a key that may be invalid.
 
 use super::*;
 use roce::{Access, Binding, Rkey, WindowKind};
@@ -22,7 +22,7 @@ pub(super) enum Window {
 }
 
 impl Window {
-    /// Returns the key that the peer may write with.
+    /// Returns the key with which the peer may write.
     pub(super) const fn key(self) -> Option<Rkey> {
         match self {
             Self::Bound { key } | Self::Used { key } => Some(key),
@@ -86,7 +86,7 @@ impl Simulation {
         }
     }
 
-    /// Follows a completion of `host`'s own request.
+    /// Updates the state after a completion of `host`'s own request.
     pub(super) fn follow_window(&mut self, host: usize, completion: &Completion) {
         if completion.status != CompletionStatus::Success {
             return;
@@ -99,7 +99,7 @@ impl Simulation {
         }
     }
 
-    /// Follows a received message that may have invalidated the window.
+    /// Updates the state after a received message that may have invalidated the window.
     pub(super) fn follow_return(&mut self, host: usize, completion: &Completion) {
         let Some(invalidated) = completion.invalidated else { return };
         assert_eq!(self.windows[host], Window::Returning { key: invalidated });
@@ -107,7 +107,8 @@ impl Simulation {
         self.reached.returned += 1;
     }
 
-    /// Returns the address and key that `host` writes with: its peer's window if it may and `by_window` is set, and otherwise its region.
+    /// Returns the address and key with which `host` writes: those of its peer's window if this is allowed and `by_window` is set, and
+    /// otherwise those of its region.
     pub(super) fn remote_by(&mut self, host: usize, by_window: bool, offset: u64) -> Remote {
         let remote = self.remote(host, offset);
         match self.windows[1 - host].key().filter(|_| by_window && self.can_post(host)) {
@@ -125,7 +126,7 @@ impl Simulation {
     }
 }
 
-/// Sets the request as signalled: the model must learn how it ended.
+/// Makes the request signalled, because the model needs its status.
 const fn said(with: With) -> With {
     With { signalled: true, ..with }
 }

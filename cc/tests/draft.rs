@@ -190,7 +190,6 @@ fn telemetry_of(links: &[Link; LINKS]) -> PathTelemetry {
     path
 }
 
-/// Returns a window as a rate in b/s.
 fn rate(window: f64) -> f64 {
     window / T * 8e9
 }

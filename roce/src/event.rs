@@ -136,7 +136,6 @@ impl Events {
         self.queue.pop_front()
     }
 
-    /// Removes the events of a destroyed object.
     pub(crate) fn forget(&mut self, is_destroyed: impl Fn(&Event) -> bool) {
         self.queue.retain(|event| !is_destroyed(event));
     }

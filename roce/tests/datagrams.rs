@@ -145,7 +145,6 @@ impl Network {
         }
     }
 
-    /// Runs until `end`, or until no event is left.
     pub fn run(&mut self, end: Instant) {
         loop {
             self.transmit();

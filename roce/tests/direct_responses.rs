@@ -57,7 +57,6 @@ fn a_direct_response_reaches_the_queue_pair_of_the_destination() {
     assert!(rate(&script) < Rate::from_gbps(5), "{}", rate(&script));
 }
 
-/// Responses that match no queue pair do not delay others, however frequent they are.
 #[test]
 fn direct_responses_without_a_queue_pair_do_not_delay_others() {
     let mut script = script(|_| {});

@@ -142,7 +142,6 @@ impl Bottleneck {
         Self { hosts, flows, address, service, base_rtt, port: Port::new(rate), now, frames: 0, on_the_way }
     }
 
-    /// Posts requests of a flow up to its depth.
     fn post(&mut self, flow: usize) {
         let [host, peer] = &mut self.hosts;
         let qpn = self.flows[0][flow];

@@ -36,7 +36,6 @@ const fn bth(congestion: u8, psn: u32) -> Bth {
     }
 }
 
-/// Returns the state of switch `number` on the path.
 fn port(number: u16) -> PortState {
     let n = u64::from(number);
     PortState {

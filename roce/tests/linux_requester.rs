@@ -72,7 +72,6 @@ impl Kind {
         }
     }
 
-    /// Returns the bytes that request `index` sends or writes.
     fn bytes(self, index: usize) -> Vec<u8> {
         vec![index as u8 + 1; self.length()]
     }
@@ -102,7 +101,6 @@ impl Kind {
     }
 }
 
-/// A fault of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Lost,
@@ -323,7 +321,6 @@ fn run(kinds: &[Kind], faults: Faults, pace: Pace, receives_late: bool) -> [usiz
     [simulation.requests.count, simulation.answers.count]
 }
 
-/// Runs `kinds` with each fault of each frame.
 fn run_each_fault(kinds: &[Kind], receives_late: bool) {
     for pace in PACES {
         let counts = run(kinds, [None, None], pace, receives_late);

@@ -22,7 +22,6 @@ struct Seen {
     probes: BTreeMap<u16, u64>,
     /// Ports of requests in order, with the number of consecutive packets on each.
     requests: Vec<(u16, u64)>,
-    /// Ports of responses.
     answer_ports: Vec<u16>,
     last_psn: Option<u32>,
     acknowledged: u32,

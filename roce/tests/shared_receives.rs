@@ -247,7 +247,6 @@ fn a_queue_pair_that_ends_within_a_message_returns_its_request() {
     assert_eq!(fill(&host, srq), (1, 1));
 }
 
-/// Requests for either kind of queue are checked by the same rules.
 #[test]
 fn both_kinds_of_queue_refuse_the_same_requests() {
     let options = Options {

@@ -88,7 +88,6 @@ fn connect(options: Options, detours: &[u64]) -> (Pair, Shared) {
     (pair, network)
 }
 
-/// Runs until `end`, or until no event is left.
 fn run(pair: &mut Pair, network: &Shared, end: Instant) {
     while pair.now < end {
         network.borrow_mut().now = pair.now;

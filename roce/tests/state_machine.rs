@@ -110,7 +110,6 @@ proptest! {
         run(setting, &operations);
     }
 
-    /// A side may fail at any time.
     #[test]
     fn each_request_ends_when_a_side_fails(
         setting in setting(),

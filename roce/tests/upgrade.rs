@@ -201,7 +201,6 @@ fn a_short_round_trip_selects_dctcp() {
     assert_eq!(algorithm_after(&mut far), "fixed");
 }
 
-/// Posts WRITEs until `end`, and returns the algorithm at that time.
 fn write_until(pair: &mut Pair, end: Instant) -> &'static str {
     let remote = Remote { address: BASE, rkey: pair.hosts[1].region.rkey };
     while pair.now < end {

@@ -362,7 +362,6 @@ fn a_failing_bind_waits_for_those_before_it() {
     assert_eq!(statuses, [(1, Success), (2, Bind), (3, Flushed)]);
 }
 
-/// A drained queue pair does not start a local request either.
 #[test]
 fn a_drained_queue_begins_no_local_request() {
     let (mut script, region) = script();

@@ -83,7 +83,6 @@ impl HpccConfig {
 /// The limits of a new rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// The lowest rate.
     pub(super) least: Rate,
     /// `W_ai / T`.
     pub(super) additive_increase: Rate,

@@ -81,10 +81,8 @@ impl Signal {
     }
 }
 
-/// The result of a new reading of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PathReading {
-    /// This is the first telemetry.
     FirstPath,
     /// The path changed; the old records are discarded.
     NewPath,

@@ -170,7 +170,6 @@ impl Destinations {
 }
 
 impl Destination {
-    /// Records the next datagram to this destination.
     fn record_datagram(&mut self, now: Instant, to: Datagram, queue_key: u32) {
         let is_other = self.to.qpn != to.qpn;
         (self.to, self.used) = (to, now);

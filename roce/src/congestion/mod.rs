@@ -267,7 +267,6 @@ impl CongestionControl {
         }
     }
 
-    /// Returns the report that an Acknowledge may carry now.
     #[inline]
     pub(crate) fn report_for_acknowledge(&self) -> Option<Report> {
         self.telemetry.as_ref()?.report_for_acknowledge()

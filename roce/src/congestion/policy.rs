@@ -39,7 +39,6 @@ enum PolicyState {
     Missing(TelemetryMonitor),
 }
 
-/// Monitor of the telemetry of an algorithm that computes with it.
 #[derive(Clone, Copy, Debug)]
 struct TelemetryMonitor {
     /// Algorithm that computes with telemetry.

@@ -59,7 +59,6 @@ pub(super) struct Prober {
     while_held: Option<Duration>,
     /// When the pacer began to delay a data packet, and until when it does.
     held: (Instant, Instant),
-    /// The peer has answered telemetry.
     has_peer_answered: bool,
     /// Probes only determine whether the path has telemetry.
     is_discovery: bool,

@@ -29,7 +29,6 @@ pub(super) enum ReportCarrier {
     Either,
 }
 
-/// Pending answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PendingReport {
     pub(super) carrier: ReportCarrier,
@@ -319,7 +318,6 @@ impl Reporter {
         Some(Evaluation::Busiest(records.busiest(now, path, base_rtt)))
     }
 
-    /// Returns the report that an Acknowledge may carry now.
     pub(super) fn report_for_acknowledge(&self) -> Option<Report> {
         let may_piggyback = |pending: &PendingReport| {
             matches!(pending.carrier, ReportCarrier::Acknowledge | ReportCarrier::Either)

@@ -19,7 +19,6 @@ use alloc::boxed::Box;
 use cc::Instant;
 use core::net::IpAddr;
 
-/// Telemetry that a data packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DataTelemetry {
     None,

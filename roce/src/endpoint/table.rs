@@ -73,7 +73,6 @@ impl QpTable {
         Ok(qpn)
     }
 
-    /// Removes a queue pair. Returns its slot and the queue pair.
     pub(super) fn remove(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, Box<Slot>)> {
         let index = self.find(qpn)?;
         let slot = self.slots[index as usize].take()?;

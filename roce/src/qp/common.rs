@@ -217,7 +217,6 @@ impl Common {
         self.state = State::Error;
     }
 
-    /// Enters SQE.
     pub(super) fn enter_send_error(
         &mut self,
         status: CompletionStatus,

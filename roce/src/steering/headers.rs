@@ -85,7 +85,6 @@ impl<'a> Headers<'a> {
         })
     }
 
-    /// Returns the source and the destination port of a protocol.
     pub(super) fn ports(&self, protocol: u8) -> Option<[[u8; 2]; 2]> {
         let (_, &[a, b, c, d]) = self.transport.filter(|(found, _)| *found == protocol)?;
         Some([[a, b], [c, d]])

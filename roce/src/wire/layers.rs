@@ -56,7 +56,6 @@ impl InsertedTelemetry {
     }
 }
 
-/// Returns `N` bytes of `frame` from `at` on.
 #[inline]
 pub(super) fn chunk<const N: usize>(frame: &[u8], at: usize) -> Result<&[u8; N], Discard> {
     frame.get(at..).and_then(|rest| rest.first_chunk()).ok_or(Discard::Truncated)

@@ -17,7 +17,6 @@ pub const SUBSCRIPTION_LENGTH: usize = WORD_LENGTH + RECORD_LENGTH;
 /// Fields that a switch needs to answer a packet that subscribes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// Path of the packet.
     path: Path,
     /// Destination queue pair of the packet.
     destination: Qpn,

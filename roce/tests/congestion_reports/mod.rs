@@ -95,7 +95,6 @@ pub struct Report {
     units: [Unit; 2],
 }
 
-/// The unit of a counter.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub enum Unit {
     Nothing,
@@ -356,7 +355,6 @@ impl World {
     }
 }
 
-/// Runs the operations that `bytes` encode.
 pub fn run(bytes: &[u8]) {
     let mut rest = Unstructured::new(bytes);
     let Ok(setting) = Setting::arbitrary(&mut rest) else { return };

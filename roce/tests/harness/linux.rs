@@ -23,7 +23,6 @@ use roce::wire::{
 /// Payload bytes of a packet.
 pub const MTU: usize = 1024;
 
-/// The PSN, operation and payload of a packet.
 pub type Packet = (u32, Operation, Vec<u8>);
 
 /// A request with the data that it sends.

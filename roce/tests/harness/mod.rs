@@ -37,7 +37,6 @@ impl Random {
         self.next() % limit
     }
 
-    /// Returns true with a probability of `per_mille` / 1000.
     pub fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }
@@ -150,7 +149,6 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Returns the loss recovery of both sides.
     pub const fn loss_recovery(&self) -> LossRecovery {
         match (self.selective_repeat, self.offered) {
             (true, _) => LossRecovery::SelectiveRepeat,
@@ -280,7 +278,6 @@ pub fn path(from: u8, to: u8) -> Path {
     path_over(false, from, to)
 }
 
-/// Returns the path from host `from` to host `to`, over IPv6 or IPv4.
 pub fn path_over(v6: bool, from: u8, to: u8) -> Path {
     let address = |host: u8| match v6 {
         true => IpAddr::from([0xfd77, 0, 0, 0, 0, 0, 0, host.into()]),
@@ -465,7 +462,6 @@ impl Pair {
         self.on_the_way(index).is_some_and(|key| self.on_the_way.remove(&key).is_some())
     }
 
-    /// Delays the frame by `late`.
     pub fn delay(&mut self, index: usize, late: Duration) -> bool {
         let Some(key) = self.on_the_way(index) else { return false };
         let entry = self.on_the_way.remove(&key).unwrap();
@@ -506,7 +502,6 @@ pub const fn open_window() -> CongestionAlgorithm {
     CongestionAlgorithm::Fixed { window: 1 << 40, rate: None }
 }
 
-/// Returns a fixed window with a pacing rate.
 pub const fn paced(window: u64, rate: Rate) -> CongestionAlgorithm {
     CongestionAlgorithm::Fixed { window, rate: Some(rate) }
 }

@@ -32,7 +32,6 @@ impl Host {
         Inbox { srq, number, pd, cq, region }
     }
 
-    /// Returns the settings of an initiator.
     pub fn initiator(&self, options: &Options) -> QpInit {
         QpInit { service: Service::Xrc, ..self.init(options) }
     }

@@ -50,7 +50,6 @@ pub enum Packet {
 }
 
 impl Packet {
-    /// Returns the frame; `psn` is the PSN that the queue pair expects.
     pub fn frame(&self, script: &Script, psn: u32) -> Vec<u8> {
         let made = |destination, psn, operation, payload: &[u8]| {
             let bth = Bth { destination, ..script.bth(psn) };

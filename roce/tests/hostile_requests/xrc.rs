@@ -195,7 +195,6 @@ fn a_target_and_an_initiator_take_their_own_packets_only() {
     assert_eq!(script.state(), State::ReadyToSend);
 }
 
-/// A duplicate is acknowledged, whatever queue it names.
 #[test]
 fn a_duplicate_is_acknowledged_again() {
     let mut target = target();

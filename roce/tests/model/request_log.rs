@@ -4,7 +4,6 @@ use super::REQUESTS;
 use roce::Rkey;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 
-/// A posted send request.
 #[derive(Clone, Copy, Debug)]
 pub struct PostedRequest {
     pub kind: CompletionOpcode,
@@ -25,14 +24,12 @@ pub struct RequestLog {
     pub ended: usize,
     /// The number of requests that succeeded; they precede the first that failed.
     pub done: usize,
-    /// The status of the first request that failed.
     pub failed: Option<CompletionStatus>,
     /// The numbers of receives posted, and of those that have ended.
     pub receives: usize,
     pub received: usize,
     /// The number of receives that succeeded.
     pub delivered: usize,
-    /// The status of the first receive that failed.
     pub receive_failed: Option<CompletionStatus>,
     /// The number of messages posted to the peer that consume a receive there.
     pub consuming: usize,

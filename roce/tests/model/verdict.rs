@@ -3,7 +3,6 @@
 use super::*;
 
 impl Simulation {
-    /// Checks that the bytes of request `index` of `host` have arrived.
     fn check_arrived(&self, host: usize, index: usize) {
         let posted = self.logs[host].posted[index];
         let (ours, theirs) = (&self.pair.hosts[host], &self.pair.hosts[1 - host]);

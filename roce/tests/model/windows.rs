@@ -72,7 +72,6 @@ impl Simulation {
         }
     }
 
-    /// Posts a SEND that invalidates the peer's window.
     pub(super) fn send_invalidate(&mut self, host: usize, length: u16, with: With) {
         let peer = 1 - host;
         let Window::Used { key } = self.windows[peer] else { return };

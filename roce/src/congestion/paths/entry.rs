@@ -15,7 +15,6 @@ pub(super) struct PathEntry {
     load: Option<(PathLoad, Instant)>,
 }
 
-/// Load of a path's busiest link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathLoad {
     /// In-flight share.

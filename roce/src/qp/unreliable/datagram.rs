@@ -1,5 +1,5 @@
 //! Datagrams: one packet per message, from any peer, with the network header in front of the payload (IBA 9.8.3). Raw frames are received
-//! likewise, without a header.
+//! in the same way, without a header.
 
 use super::super::{CompletionOpcode, CompletionStatus, buffers};
 use super::Unreliable;
@@ -7,7 +7,7 @@ use super::receive::Arrival;
 use crate::wire::Immediate;
 use crate::{Discard, FailureCause, Memory, Qpn};
 
-/// Offset of the payload in the receive buffers. The 40 bytes before it hold the IPv6 header, or 20 undefined bytes and the IPv4 header
+/// Offset of the payload in the receive buffers. The 40 bytes before it contain the IPv6 header, or 20 undefined bytes and the IPv4 header
 /// (IBA A17.4.5.1).
 pub(super) const GRH: usize = 40;
 

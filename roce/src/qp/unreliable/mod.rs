@@ -1,7 +1,7 @@
-//! Queue pairs whose peer acknowledges nothing: unreliable connections, datagrams, raw packets (IBA 9.8).
+//! Queue pairs whose peer sends no acknowledgements: unreliable connections, datagrams, raw packets (IBA 9.8).
 //!
-//! A send is done when its last packet was sent. A received packet with an error is counted and dropped, with the rest of its message; the
-//! peer does not learn of it.
+//! A send completes when its last packet was sent. A received packet with an error is counted and dropped, with the rest of its message; no
+//! NAK reports it.
 
 mod datagram;
 mod probing;
@@ -29,7 +29,7 @@ use receive::Message;
 /// State that depends on the service.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// One peer, known from RTR on; messages of any length.
+    /// One peer, set at RTR; messages of any length.
     Connected,
     /// Any peer; one packet per message.
     Datagram {
@@ -62,7 +62,7 @@ impl Kind {
         }
     }
 
-    /// Returns the longest message in bytes, if the service limits it; known from RTR on.
+    /// Returns the longest message in bytes, if the service limits it; 0 before RTR.
     pub(super) fn longest(&self) -> Option<u32> {
         match *self {
             Self::Connected => None,
@@ -89,7 +89,7 @@ pub(super) struct Unreliable {
     /// Next PSN expected from the peer.
     expected: Psn,
     message: Option<Message>,
-    /// Of datagrams, if each destination is paced separately.
+    /// State of each destination of datagrams, if destinations are paced separately.
     destinations: Option<Box<Destinations>>,
     /// Answers to probes for datagrams.
     probe_responder: ProbeResponder,
@@ -153,7 +153,7 @@ impl Unreliable {
         }
     }
 
-    /// Returns the PSNs of both directions. The peer acknowledges nothing, so everything sent counts as acknowledged.
+    /// Returns the PSNs of both directions. The peer sends no acknowledgements, so everything sent counts as acknowledged.
     pub(super) fn psn_state(&self) -> PsnState {
         let send = self.psn(self.next);
         PsnState { acknowledged: send.plus(Psn::CIRCLE - 1), send, expected: self.expected, retries: 0 }

@@ -22,7 +22,7 @@ fn sender<'a>(common: &Common, context: &Context<'a>) -> Sender<'a> {
 }
 
 impl Unreliable {
-    /// Starts to pace each destination by `each`, if it is `Some`, and to answer probes.
+    /// Starts to answer probes, and to pace each destination with the settings `each`, if any.
     pub(in crate::qp) fn begin_datagrams(
         &mut self,
         common: &Common,
@@ -87,7 +87,7 @@ impl Unreliable {
         destinations.transmit_probe(&sender(common, context), context.counters, context.events, frame)
     }
 
-    /// Returns whether the pacing of its destination delays the next datagram. If so, the queue pair's own pacer waits until then.
+    /// Returns whether the pacer of its destination delays the next datagram. If so, the queue pair's own pacer is set to the same time.
     pub(super) fn is_held(&mut self, common: &mut Common, context: &Context<'_>) -> bool {
         let (Some(destinations), Kind::Datagram { queue_key, .. }) = (&mut self.destinations, self.kind)
         else {

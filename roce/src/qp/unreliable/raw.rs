@@ -1,4 +1,4 @@
-//! Raw packets: whole Ethernet frames, which no transport changes and no congestion control paces.
+//! Raw packets: whole Ethernet frames, which are sent unchanged and without congestion control.
 
 use super::super::common::Common;
 use super::super::{CompletionStatus, Context, State, buffers};

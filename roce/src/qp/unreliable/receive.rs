@@ -9,7 +9,7 @@ use crate::srq::SharedQueues;
 use crate::wire::{Frame, Header, Immediate, Operation, Reth, SendTail, Service};
 use crate::{Access, Discard, FailureCause, Memory, Psn, Qpn};
 
-/// Message of several packets that has begun.
+/// Message of several packets of which the first has arrived.
 #[derive(Debug)]
 pub(super) enum Message {
     Send { request: RecvRequest, received: u32 },
@@ -22,7 +22,7 @@ struct Part {
     psn_state: bool,
 }
 
-/// Received packet, and what placing it needs.
+/// Received packet, and the context in which it is placed.
 pub(super) struct Arrival<'a, 'b, M> {
     pub(super) common: &'a mut Common,
     pub(super) memory: &'a mut M,
@@ -116,7 +116,7 @@ impl Unreliable {
         Ok(())
     }
 
-    /// Handles a request packet. A lost packet drops its whole message (IBA 9.8.2.2.3).
+    /// Handles a request packet. After a lost packet, the whole message is dropped (IBA 9.8.2.2.3).
     fn on_request<M: Memory>(
         &mut self,
         psn: Psn,
@@ -203,7 +203,7 @@ impl Unreliable {
                 return Ok(());
             }
             Some(SendTail::Immediate(immediate)) => Some(immediate),
-            // An unreliable connection has no SEND with invalidate; its opcode does not parse.
+            // An unreliable connection has no SEND with invalidate, whose opcode is refused by the parser.
             Some(SendTail::Plain | SendTail::Invalidate(_)) => None,
         };
         self.receives.commit_borrowed(arrival.context.srqs);

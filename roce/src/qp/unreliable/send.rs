@@ -10,8 +10,8 @@ use crate::Memory;
 use crate::congestion::{Sequence, Transport};
 use crate::wire::{Header, Service, Template};
 
-/// Bit that makes a datagram carry the queue pair's own Q_Key instead of the request's (IBA 10.2.5). So only a program that may set the
-/// queue pair's Q_Key can send a Q_Key with this bit.
+/// Bit with which a datagram has the queue pair's own Q_Key instead of the request's (IBA 10.2.5). So only a program that may set the queue
+/// pair's Q_Key can send a Q_Key with this bit.
 const CONTROLLED: u32 = 1 << 31;
 
 /// Next packet, and the headers below it.
@@ -71,7 +71,7 @@ impl Unreliable {
         length
     }
 
-    /// Returns the state that congestion control may use now. Nothing is acknowledged: probes report what happens to the data.
+    /// Returns the state that congestion control may use now. Nothing is acknowledged, so only probes measure the path.
     pub(super) fn transport<'a>(
         &self,
         common: &Common,
@@ -158,7 +158,6 @@ impl Unreliable {
         }
     }
 
-    /// Runs the local requests at the front of the queue.
     fn run_local(&mut self, common: &Common, context: &mut Context<'_>) -> Result<(), CompletionStatus> {
         let identity = &common.identity;
         while let Some(wqe) = self.queue.front()

@@ -46,7 +46,6 @@ impl AckRequests {
         (self.packets, self.bytes) = (0, 0);
     }
 
-    /// Records a packet of `length` bytes without AckReq.
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "each 64th packet asks")]
     pub(super) const fn on_packet_without_request(&mut self, length: u32) {

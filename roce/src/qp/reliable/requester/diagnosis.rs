@@ -17,9 +17,7 @@ pub(super) struct Evidence {
     pub(super) nak: u64,
     /// An answer matched no packet in flight.
     pub(super) stale: u64,
-    /// The timeout expired.
     pub(super) timeout: u64,
-    /// A keep-alive was sent.
     keep_alive: u64,
     /// The peer answered a keep-alive: small packets arrive.
     pub(super) alive: u64,

@@ -9,7 +9,6 @@ pub(super) struct GoBackN {
     /// packets because it is slow would drop a whole window again, and packets of its other queue pairs. After any other loss it is twice
     /// the average number of packets between losses, because packets beyond that are usually lost.
     recovery_window: u64,
-    /// Packets acknowledged since the last loss.
     since_loss: u32,
     /// Smoothed `since_loss` at recent losses, with a gain of 1/4.
     between_losses: Option<NonZeroU32>,

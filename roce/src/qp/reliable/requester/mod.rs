@@ -164,7 +164,6 @@ impl Requester {
             || self.queue.next().is_some_and(|wqe| wqe.first < self.sequence.next)
     }
 
-    /// Returns `window`, limited by the recovery window, bytes.
     #[inline]
     pub(super) fn recovery_limit(&self, window: u64) -> u64 {
         self.recovery.limit(window)

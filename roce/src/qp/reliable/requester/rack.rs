@@ -52,7 +52,6 @@ impl MissingPacket {
 pub(super) struct Rack {
     /// In the order of their numbers.
     packets: VecDeque<MissingPacket>,
-    /// Packets that have not arrived.
     not_arrived: usize,
     lost: usize,
     /// No packet before this number is lost.
@@ -216,7 +215,6 @@ impl Rack {
         packet.is_some_and(|packet| !core::mem::replace(&mut packet.is_overtaken, true))
     }
 
-    /// Marks a packet that has not arrived as lost.
     #[expect(clippy::arithmetic_side_effects, reason = "`lost` counts some of the packets")]
     pub(super) fn mark_lost(
         &mut self,

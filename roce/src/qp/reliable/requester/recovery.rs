@@ -38,7 +38,6 @@ impl Recovery {
         }
     }
 
-    /// Returns `window`, limited by the recovery window of go-back-N, bytes.
     #[inline]
     pub(super) fn limit(&self, window: u64) -> u64 {
         match self {

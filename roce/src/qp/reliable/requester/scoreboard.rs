@@ -105,7 +105,6 @@ impl Scoreboard {
         is_near && self.answers.has(number)
     }
 
-    /// Records that answers before `end` should have arrived.
     pub(super) fn expect_answers_before(&mut self, end: u64) {
         self.highest_answer = self.highest_answer.max(end);
     }
@@ -123,7 +122,6 @@ impl Scoreboard {
         if missing.is_answer { self.has_answer(missing.number) } else { self.has(missing.number) }
     }
 
-    /// Returns the unacknowledged payload bytes that are not in flight.
     #[inline]
     pub(super) const fn bytes_not_in_flight(&self) -> u64 {
         self.not_in_flight_bytes

@@ -164,7 +164,6 @@ impl Selective {
         self.scoreboard.expect_answers_before(end);
     }
 
-    /// Marks a packet as lost unless it has arrived. Returns whether it is lost.
     pub(super) fn mark_lost(&mut self, missing: Missing, now: Instant) -> bool {
         if self.scoreboard.has_arrived(missing) {
             return false;

@@ -29,7 +29,6 @@ impl Requester {
         is_answer
     }
 
-    /// Records a timeout; `expected` is the next PSN expected from the peer.
     #[cold]
     pub(in crate::qp) fn record_timeout(&mut self, expected: Psn) {
         self.diagnosis.record_timeout(self.sequence.una, expected);

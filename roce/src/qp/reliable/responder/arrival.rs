@@ -20,7 +20,6 @@ pub(in crate::qp) struct Arrival<'a, 'b, M> {
     pub(in crate::qp) bth: Bth,
     /// Shared receive queue that the packet names, at an XRC target.
     pub(in crate::qp) srq: Option<SrqNumber>,
-    /// The packet is CE-marked.
     pub(in crate::qp) is_marked: bool,
     pub(in crate::qp) payload: &'a [u8],
 }

@@ -1,4 +1,4 @@
-//! Compares this crate with a literal transcription of draft-miao-rtgwg-hpccplus-00, sections 4.2 and 6.3.2, that computes with windows in
+//! Compares this crate with a literal transcription of draft-miao-rtgwg-hpccplus-00, sections 4.2 and 6.3.2. It computes with windows in
 //! bytes instead of rates in bits, and with real numbers instead of counters that wrap. Where the draft leaves a choice (README), the
 //! transcription follows the crate: `U` starts at 1, the first telemetry is only recorded, and windows are bounded.
 

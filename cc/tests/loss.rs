@@ -24,7 +24,8 @@ fn algorithms() -> [(&'static str, AlgorithmConfig); 8] {
     ]
 }
 
-/// Returns the rate, in percent of the line rate, after a first loss, a second one of the same window of data, and one of the next window.
+/// Returns the rate in percent of the line rate after three losses: a first one, another in the same window of data, and one in the next
+/// window.
 fn after_losses(config: &AlgorithmConfig) -> [u64; 3] {
     let mut controller = config.build().unwrap();
     let now = |round: u64| Instant::from_nanos(round * T.as_nanos() as u64);

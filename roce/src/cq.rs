@@ -5,7 +5,6 @@ use crate::{ControlError, CqId, Qpn};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Greatest depth of a completion queue.
 pub(crate) const MAX_CQ_DEPTH: u32 = 1 << 22;
 
 /// Completion queue. It has room for exactly `depth` completions; one more puts it into error permanently (IBA 10.2.6).

@@ -39,8 +39,8 @@ struct Node {
 /// allocated after [`TimingWheel::new`]. A user with several kinds of timers per queue pair uses a token for each kind.
 ///
 /// The level of a timer is the highest group of 6 bits in which its tick differs from the current tick. When the current tick reaches the
-/// value of that group, the timer moves to a lower level. So on every level all slots in use are ahead of the current tick, and the first
-/// slot of the lowest level in use is the earliest.
+/// value of that group, the timer moves to a lower level. So on every level all slots in use are ahead of the current tick. The earliest is
+/// the first slot of the lowest level in use.
 #[derive(Debug)]
 pub struct TimingWheel {
     nodes: Box<[Node]>,
@@ -128,7 +128,7 @@ impl TimingWheel {
     /// applies.
     ///
     /// Timers may be set between two calls. A timer set to a time in the past is returned at once, so a caller that sets timers in a loop
-    /// of calls must set them ahead of `now`.
+    /// must set them ahead of `now`.
     pub fn pop(&mut self, now: Instant) -> Option<u32> {
         let now = (now.as_nanos() >> self.shift).max(self.current);
         while let Some((bucket, tick)) = self.earliest()

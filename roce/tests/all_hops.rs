@@ -176,7 +176,6 @@ fn a_bottleneck_that_moves_is_measured_at_once() {
     assert!(measured < LINE && measured.as_bps() * 8 < LINE.as_bps(), "{measured}");
 }
 
-/// The number of responses of each kind.
 type Kinds = Rc<RefCell<BTreeMap<u8, u32>>>;
 
 /// Runs a transfer through two switches; the second has a 1 Gb/s link that is always busy.

@@ -1,6 +1,6 @@
-//! Rates stay between the minimum and the line rate, and windows between 1 byte and the bandwidth-delay product of the line rate, whatever
-//! telemetry reports, in any format and with any kind of response. Switches stamp arbitrary values, bits outside the ICRC flip, and clocks
-//! and counters stop, jump and wrap. The tests cover codec, records, responses and algorithm together.
+//! Rates stay between the minimum and the line rate, and windows between 1 byte and the bandwidth-delay product of the line rate. This
+//! holds for any telemetry, in any format and with any kind of response. Switches write arbitrary values, bits outside the ICRC flip, and
+//! clocks and counters stop, jump and wrap. The tests cover codec, records, responses and algorithm together.
 
 use crate::harness::{BASE, Options, Pair, Random};
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, Rate};

@@ -78,7 +78,7 @@ fn allocated(act: impl FnOnce()) -> i64 {
     allocation_counter::measure(act).bytes_current
 }
 
-/// Each peer sends as many early packets as a queue pair may hold, the next or the farthest ones; all of them together hold at most 64 MiB.
+/// Each peer sends as many early packets as a queue pair may hold, the next or the farthest ones. All of them together hold at most 64 MiB.
 #[test]
 fn early_packets_of_any_number_of_queue_pairs_stay_within_the_budget() {
     for count in [10, 1000, 100_000_u32] {
@@ -103,7 +103,6 @@ fn early_packets_of_any_number_of_queue_pairs_stay_within_the_budget() {
     }
 }
 
-/// Runs the timers.
 fn release(endpoint: &mut Endpoint) {
     let mut now = Instant::ZERO;
     while let Some(next) = endpoint.poll_timeout().filter(|next| *next < Instant::ZERO + LONG) {

@@ -9,7 +9,6 @@ use roce::qp::{CompletionStatus, CongestionAlgorithm, LossRecovery, Remote, Send
 use roce::wire::Mtu;
 use roce::{Discard, Psn};
 
-/// Requests of one run.
 const REQUESTS: u64 = 60;
 /// Each request has its own part of memory, so that its contents do not depend on retransmissions.
 const PLACE: u64 = 24 * 1024;

@@ -215,7 +215,6 @@ impl Bottleneck {
     }
 }
 
-/// Moves the host's queue pair to RTS.
 fn ready(host: &mut Host, service: Service, way: Path, peer: Qpn, options: &Options) {
     if service != Service::Ud {
         host.ready_to_receive(way, peer, options.send_psn, options);

@@ -121,7 +121,6 @@ const FAULTS: [Fault; 8] = [
     Fault::Twice(4),
 ];
 
-/// One direction of the link.
 #[derive(Default)]
 struct Wire {
     frames: VecDeque<Packet>,

@@ -10,7 +10,6 @@ use roce::wire::{AtomicEth, Bth, Ecn, FetchAdd, Header, Operation, Reth, Service
 
 const REMOTE: Remote = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
 
-/// The marks of a peer's data packet in its BTH and IP header.
 #[derive(Clone, Copy)]
 struct Mark {
     ce: bool,
@@ -100,7 +99,7 @@ fn request(script: &mut Script, psn: u32, name: &str, ce: bool) -> Result<(), Di
     script.send_header(&header, if name == "write" { &[7; 1024] } else { &[] })
 }
 
-/// The response to a READ or an atomic acknowledges what precedes it, so it carries the mark, and a change of the mark is acknowledged
+/// The response to a READ or an atomic acknowledges the packets before it, so it carries the mark. A change of the mark is acknowledged
 /// before it.
 #[test]
 fn responses_carry_the_mark_of_the_packets_that_they_acknowledge() {

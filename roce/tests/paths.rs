@@ -15,7 +15,6 @@ use std::rc::Rc;
 const EVERY: Duration = Duration::from_micros(10);
 const LENGTH: u32 = 400_000;
 
-/// The observations of the network in one test.
 #[derive(Default)]
 struct Seen {
     /// Probes on each port.

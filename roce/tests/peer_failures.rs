@@ -12,7 +12,6 @@ const TIMEOUT: Duration = Duration::from_nanos(4096 << 5);
 const ROUNDS: u32 = 1 + 2 + 6 * 4;
 const REQUESTS: u64 = 8;
 
-/// A kind of failure of the peer.
 #[derive(Clone, Copy, Debug)]
 enum Death {
     /// The peer destroys its queue pair and drops the packets for it.

@@ -66,7 +66,7 @@ fn memory_for_telemetry_is_freed_when_telemetry_stops() {
     probe(&mut script, 40, 1);
 }
 
-/// Destroying a queue pair with such state leaves nothing behind.
+/// Destroying a queue pair with such state frees all of it.
 #[test]
 fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
     let mut script = Script::new(Options::default());

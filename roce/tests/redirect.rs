@@ -15,7 +15,6 @@ fn peer(host: u8) -> IpAddr {
     IpAddr::from([10, 0, 0, host])
 }
 
-/// Returns the destination address of the next frame.
 fn next_mac(host: &mut Host) -> Mac {
     let mut frame = [0; 2048];
     host.endpoint.poll_transmit(Instant::from_nanos(1), &host.ram, &mut frame).unwrap();

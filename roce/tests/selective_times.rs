@@ -184,8 +184,8 @@ fn a_round_trip_is_measured_without_the_recovery_of_another_request() {
     assert_eq!(report.round_trip.unwrap().0, ROUND_TRIP);
 }
 
-/// Returns the rate in b/s before and after the loss of a packet, and before and after the loss of its retransmission, while the peer
-/// receives all others.
+/// Returns the rate in b/s around two losses, while the peer receives all other packets: before and after the loss of a packet, and before
+/// and after the loss of its retransmission.
 fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
     let mut script = measured(Script::new(Options { congestion, ..options() }));
     let mut held = 0;

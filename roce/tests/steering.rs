@@ -23,7 +23,6 @@ fn open(host: &mut Host) -> Qpn {
     qpn
 }
 
-/// Creates a host with a raw packet queue pair.
 fn host() -> Host {
     let mut host = Host::new(1, &Options { max_qps: 16, ..Options::default() });
     host.qpn = open(&mut host);

@@ -76,7 +76,6 @@ fn receive(host: &mut Host, id: u64, offset: u64, length: u32) {
     host.endpoint.post_recv(host.qpn, request).unwrap();
 }
 
-/// Returns all frames that the host sends now.
 fn sent(host: &mut Host) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut frame = vec![0; 1024 + MAX_OVERHEAD];

@@ -178,7 +178,8 @@ fn a_loss_is_recovered_from() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Whatever is posted and lost, the states of each queue pair sum to its age, and those of an endpoint to those of all its queue pairs.
+    /// Whatever is posted and lost, the states of each queue pair sum to its age. The states of an endpoint sum to those of all its queue
+    /// pairs.
     #[test]
     fn the_states_sum_to_the_elapsed_time(
         seed in any::<u64>(),

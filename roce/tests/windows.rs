@@ -204,7 +204,7 @@ fn an_invalid_invalidation_fails_the_queue_pair() {
     assert_eq!(script.host.endpoint.windows_of(region.lkey), Ok(2));
 }
 
-/// Resets the queue pair and brings it to RTS again.
+/// Resets the queue pair and moves it to RTS again.
 fn revive(mut script: Script) -> Script {
     let options = Options { send_psn: PSN, ..Options::default() };
     let qpn = script.host.qpn;

@@ -24,7 +24,7 @@ pub struct DcqcnConfig {
     /// `B`: payload bytes after which the byte counter raises the rate; at least 1. `None`: only the timer raises it.
     pub byte_counter: Option<u64>,
     /// `F`: while timer and byte counter have each raised the rate fewer times than this since the last cut, the target rate does not
-    /// increase.
+    /// change.
     pub fast_recovery: u32,
     /// `R_AI`: additive increase of the target rate. At most the line rate.
     pub additive_increase: Rate,

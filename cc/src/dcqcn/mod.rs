@@ -29,7 +29,6 @@ pub struct Dcqcn {
 
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
-    /// Start of alpha's current interval.
     alpha_since: Instant,
     /// Whether a CNP arrived in that interval.
     has_alpha_notification: bool,

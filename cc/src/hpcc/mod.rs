@@ -154,8 +154,8 @@ impl Hpcc {
         }
     }
 
-    /// Returns [`PULL`] times the geometric mean of the link's rate and the flow's own. On a link whose flows are not counted, a flow far
-    /// below the others increases by a large share of its rate, and the increases of n equal flows are `PULL * sqrt(n)` of the link
+    /// Returns [`PULL`] times the geometric mean of the link's rate and the flow's own. On a link whose flows are not counted, the rate of
+    /// a flow far below the others then increases by a large share. The increases of n equal flows are `PULL * sqrt(n)` of the link
     /// together.
     fn pull(&self, bandwidth: Rate) -> Rate {
         let link = bandwidth.min(self.config.line_rate);

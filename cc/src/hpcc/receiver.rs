@@ -48,8 +48,8 @@ impl RxHpcc {
     /// the path's queues.
     ///
     /// `flows` is the number of flows that this receiver serves ([`ActiveFlows`]). If the last hop is the busiest, they share its link, and
-    /// `W_ai` is half of the link's headroom divided by them; for a flow above its share, at most the configured one. Otherwise it is the
-    /// configured one.
+    /// `W_ai` is half of the link's headroom divided by them. For a flow above its share it is at most the configured one. If another hop
+    /// is the busiest, it is the configured one.
     pub fn on_telemetry(&mut self, now: Instant, path: &PathTelemetry, flows: NonZeroU32) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
         let reading = self.hpcc.records.record(now, path, base_rtt);

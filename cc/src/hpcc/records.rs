@@ -56,7 +56,6 @@ impl Inflight {
     pub const MAX: f64 = 4096.0;
 }
 
-/// The measurement of a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Signal {
     /// `u'`, in-flight bytes (line 5).

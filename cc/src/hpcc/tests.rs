@@ -397,8 +397,8 @@ fn a_flow_keeps_its_share_of_the_receivers_link() {
     assert!(rate(true, 1) < share, "another hop is the receiver's");
 }
 
-/// `hpcc-fair` on a full link whose flows are not counted: the rate of a flow at a thousandth of the link increases fivefold in 20 round
-/// trips, and that of a flow at the link's rate decreases.
+/// `hpcc-fair` on a full link whose flows are not counted. In 20 round trips the rate of a flow at a thousandth of the link increases
+/// fivefold, and that of a flow at the link's rate decreases.
 #[test]
 fn a_slow_flow_grows_on_a_full_link_between_switches() {
     let after_20 = |start: Rate| {

@@ -2,9 +2,9 @@
 //!
 //! While telemetry shows no queue, each round trip is that of an empty path. The base round trip is then the value that 8 in 9 of them do
 //! not exceed, which includes the delays of the hosts. A minimum over 10 to 20 s shows when the path has changed. Before that, and without
-//! telemetry, the base round trip is the minimum of the connection, from probes and acknowledgements alike, because the queue of a
-//! delay-based algorithm must not become part of it. The queues that telemetry shows are subtracted from the round trip, because flows that
-//! start together may never have an empty path.
+//! telemetry, the base round trip is the minimum of all round trips of the connection. So the queue of a delay-based algorithm does not
+//! become part of it. The queues that telemetry shows are subtracted from the round trip, because flows that start together may never have
+//! an empty path.
 
 use crate::CongestionNotice;
 use cc::{Instant, PathTelemetry};
@@ -133,7 +133,7 @@ impl BaseRtt {
     }
 }
 
-/// Returns `percentile` moved towards `rtt`: eight times as fast up as down, and at most doubled, so that one pause of a host does not
+/// Returns `percentile` moved towards `rtt`: eight times as fast up as down. It is at most doubled, so that one pause of a host does not
 /// dominate it.
 fn towards(percentile: Duration, rtt: Duration) -> Duration {
     if rtt > percentile {

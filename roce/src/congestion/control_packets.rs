@@ -174,7 +174,6 @@ impl CongestionControl {
 /// State of the acknowledgements of the packets sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InFlight {
-    /// Everything sent is acknowledged.
     Acknowledged,
     /// Everything sent will be acknowledged without another packet.
     WillBeAcknowledged,

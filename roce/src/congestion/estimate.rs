@@ -3,10 +3,10 @@
 //!
 //! The estimate of `txBytes` between two readings of a port depends on the queue:
 //! - a queue in both: the link was busy for the whole time, so it transmitted as much as its rate allows;
-//! - otherwise the link was not full, and only this flow's own bytes are known, a lower bound. If the estimate were that bound, each of
-//!   several flows would compute that the rest of the link is free, and use it at once. So the link is estimated to be used to just below
-//!   the target at least: HPCC++ then increases additively, and decreases by the queue that this causes. At the target itself it would
-//!   decrease continuously, and converge where its increase compensates for that.
+//! - otherwise the link was not full. A lower bound is known: this flow's own bytes. If the estimate were that bound, each of several flows
+//!   would compute that the rest of the link is free, and use it at once. So the link is estimated to be used to just below the target at
+//!   least: HPCC++ then increases additively, and decreases by the queue that this causes. At the target itself it would decrease
+//!   continuously, and converge where its increase compensates for that.
 
 use crate::wire::format::{HOPS, HopReading};
 use cc::{Counter, Hop, Rate};

@@ -1,7 +1,8 @@
 //! Connects a queue pair to the algorithms of `cc`: pacing, telemetry and its answers, marks, path selection.
 //!
-//! A queue pair asks [`CongestionControl`] whether and how much it may send, which telemetry its packets carry, and which packets are due
-//! apart from data and acknowledgements. It reports the packets sent, acknowledged and lost, and the congestion signals received.
+//! [`CongestionControl`] determines whether and how much a queue pair may send, and which telemetry its packets carry. It also creates
+//! packets other than data and acknowledgements. The queue pair reports the packets sent, acknowledged and lost, and the congestion signals
+//! received.
 
 mod algorithm;
 mod base_rtt;

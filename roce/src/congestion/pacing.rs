@@ -64,7 +64,6 @@ impl Flow {
         (self.window, self.rate) = (self.next_window(), self.algorithm.pacing_rate());
     }
 
-    /// Returns the window of the next turn.
     pub(super) fn next_window(&self) -> u64 {
         let limit = if self.is_first_window { FIRST_WINDOW } else { u64::MAX };
         self.algorithm.window().min(limit)
@@ -123,9 +122,9 @@ impl Flow {
         self.free_at = rate.passed_at(self.free_at, bytes as u64);
     }
 
-    /// Spends the tokens of a frame of unacknowledged data. Its pace replaces a window: while the round trip is longer than the base round
-    /// trip, no more is sent in the former than the algorithm allows in the latter. `rounds` is the least length of the current round trip,
-    /// which no answer has measured yet, in base round trips.
+    /// Spends the tokens of a frame of unacknowledged data. Its pace replaces a window. While the round trip exceeds the base round trip,
+    /// the bytes per round trip are limited to what the algorithm allows per base round trip. `rounds` is the least length of the current
+    /// round trip, which no answer has measured yet, in base round trips.
     #[inline]
     pub(super) fn on_wire_unacknowledged(&mut self, now: Instant, bytes: usize, rounds: u64) {
         let pace_factor =

@@ -84,7 +84,7 @@ impl PeerPaths {
 }
 
 /// Returns the report on a path other than the active one, from a probe in any format. Returns `None` if a switch does not write `txBytes`
-/// or the rate of its link: their estimates (`estimate.rs`) assume a nearly full link, so all paths would appear equal.
+/// or the rate of its link. Their estimates (`estimate.rs`) assume a nearly full link, so all paths would appear equal.
 pub(super) fn report_on_inactive_path(
     records: &mut PathRecords,
     (now, base_rtt): (Instant, Duration),

@@ -1,10 +1,10 @@
 //! The policy for computing with telemetry: a state machine, whose table of states is in `docs/transport.md`.
 //!
-//! It decides which algorithm runs; `algorithm.rs` applies its decisions. If telemetry ends while data is still acknowledged, as after the
-//! restart of a switch without it, an algorithm that computes with it would keep its last rate permanently. So a substitute runs until
-//! telemetry returns: DCQCN, or the algorithm that ran before a better one took over. Telemetry is missing if acknowledgements arrive
-//! without it, or if no switch has written into the answers to probes. If a sender sends only READ responses or unreliable packets, and its
-//! peer answers no probe, the substitute runs permanently.
+//! It decides which algorithm runs; `algorithm.rs` applies its decisions. Telemetry may end while data is still acknowledged, for example
+//! after a switch was restarted without it. An algorithm that computes with telemetry would then keep its last rate permanently. So a
+//! substitute runs until telemetry returns: DCQCN, or the algorithm that ran before a better one took over. Telemetry is missing if
+//! acknowledgements arrive without it, or if no switch has written into the answers to probes. If a sender sends only READ responses or
+//! unreliable packets, and its peer answers no probe, the substitute runs permanently.
 
 use super::settings::{Congestion, CongestionAlgorithm, Upgrade, When};
 use crate::CongestionNotice;
@@ -31,7 +31,7 @@ enum PolicyState {
     /// The algorithm needs no telemetry, or the path has none.
     #[default]
     Unused,
-    /// The first round trip, or telemetry, decides whether the better algorithm of these settings takes over.
+    /// The first round trip, or telemetry, determines whether the better algorithm of these settings takes over.
     Undecided(Box<Congestion>),
     /// Telemetry arrives, and the algorithm computes with it.
     Used(TelemetryMonitor),
@@ -136,7 +136,6 @@ impl Policy {
         }
     }
 
-    /// Records a packet that requests telemetry.
     #[inline]
     pub(super) fn on_telemetry_requested(&mut self, now: Instant) {
         if let Some(monitor) = self.monitor_mut() {

@@ -265,8 +265,8 @@ impl Prober {
             .filter(|number| (self.awaited..self.next).contains(number))
     }
 
-    /// Accepts an answer, once and in order. Returns it as an acknowledgement that counts probes, and the number of the data packet after
-    /// the probe if the probe is one of the newest 16.
+    /// Accepts an answer, once and in order. Returns it as an acknowledgement that counts probes. For one of the newest 16 probes, also
+    /// returns the number of the data packet after the probe.
     pub(super) fn on_response(&mut self, now: Instant, psn: Psn) -> Result<(Ack, Option<u64>), Discard> {
         let number = self.number(psn).ok_or(Discard::Telemetry)?;
         self.awaited = number + 1;

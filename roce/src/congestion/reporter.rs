@@ -114,7 +114,6 @@ impl Reporter {
         Ok(())
     }
 
-    /// Handles a packet, and evaluates the telemetry that it carries.
     pub(super) fn on_frame(&mut self, now: Instant, frame: &Frame<'_>, flows: &mut ActiveFlows) {
         let psn = frame.header.bth().psn;
         if let Header::TelemetryRequest { int, .. } = frame.header {
@@ -294,7 +293,7 @@ impl Reporter {
         receiver.on_inflight(now, inflight, flows.count()).map(Report::Window)
     }
 
-    /// Returns the time since the last telemetry, and the sender's `T`; without a setup the former is used for both.
+    /// Returns the time since the last telemetry, and the sender's `T`; without a setup the former replaces it.
     fn periods(&mut self, now: Instant) -> (Duration, Duration) {
         let since =
             self.last_telemetry.replace(now).map_or(Duration::ZERO, |last| now.saturating_since(last));

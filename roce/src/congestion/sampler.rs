@@ -38,7 +38,7 @@ impl Sampler {
     /// Creates the sampler of a queue pair that runs `algorithm`, with the settings `settings`.
     pub(super) fn new(algorithm: &AlgorithmConfig, settings: &Congestion) -> Self {
         let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = settings;
-        // A delay is measured as a share of `T`, which the receiver must know.
+        // A delay is measured as a share of `T`, which the receiver gets from the setup.
         let is_delay = matches!(format, Format::Csig | Format::CsigWide);
         let (config, reverse, reports) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, ReportKind::Flows),

@@ -26,7 +26,7 @@ pub struct Congestion {
     pub format: Format,
     /// Kind of answer that the peer gives to telemetry; [`CongestionAlgorithm::HpccReceiver`] always receives windows.
     pub reverse: Reverse,
-    /// Whether answers report all links of the path instead of only the busiest ([`CongestionAlgorithm::Hpcc`] only): each is then compared
+    /// Whether answers report all links of the path instead of only the busiest ([`CongestionAlgorithm::Hpcc`] only). Each is then compared
     /// with its own last record, whichever was the busiest in between. Only the busiest is reported with AECN, with more than
     /// [`Records::MAX`](crate::wire::Records::MAX) links, and with links whose rate has no code in HPCC INT.
     pub all_hops: bool,

@@ -15,8 +15,8 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Handles a signal. Returns the path's in-flight share in 2^-20 if the signal determines it: the used share while the busiest link has
-    /// room, otherwise 1 plus the longest wait as a share of `base_rtt`.
+    /// Handles a signal. Returns the path's in-flight share in 2^-20 if the signal determines it. While the busiest link is not full, it is
+    /// the used share; otherwise 1 plus the longest wait as a share of `base_rtt`.
     pub(super) fn on_signal(&mut self, signal: Signal, base_rtt: Duration) -> Option<u32> {
         match signal {
             Signal::Available(share) => self.used = Some(ONE.saturating_sub(share)),

@@ -185,7 +185,7 @@ impl Endpoint {
         self.responders.pop_front().or_else(|| self.ready.pop_front())
     }
 
-    /// Returns whether a queue pair may have something to send before the time of [`Self::poll_timeout`].
+    /// Returns whether [`Self::poll_transmit`] may have something to send before the time of [`Self::poll_timeout`].
     #[must_use]
     pub fn may_transmit(&self) -> bool {
         // With a set link rate, a timer reports it.

@@ -81,8 +81,8 @@ impl Endpoint {
         Self::of_core(config, CoreIndex::ONLY)
     }
 
-    /// Creates the endpoint of one of several cores of a port. Endpoints with the same seed that create the same protection domains,
-    /// completion queues, regions, windows and shared receive queues in the same order give them the same numbers and keys.
+    /// Creates the endpoint of one of several cores of a port. The numbers and keys of protection domains, completion queues, regions,
+    /// windows and shared receive queues depend only on the seed and on the order in which they are created.
     #[must_use]
     pub fn of_core(config: EndpointConfig, core: CoreIndex) -> Self {
         let qps = config.max_qps.min(core.max_qps());
@@ -434,7 +434,6 @@ impl Endpoint {
         self.open_at(now, index).map(|(qp, context)| (index, qp, context))
     }
 
-    /// Returns the queue pair in slot `index`, as [`Self::open`] does.
     #[inline]
     fn open_at(&mut self, now: Instant, index: u32) -> Option<(&mut QueuePair, Context<'_>)> {
         let slot = self.qps.at_mut(index)?;

@@ -8,8 +8,8 @@ use core::cell::Cell;
 use core::time::Duration;
 
 /// Time for which the number of a destroyed queue pair is not reused. Its peer may still retransmit, and the network may delay packets. The
-/// time is twice the longest duration of the default timeout of 67 ms and 7 retries, if each timeout is four times as long, as
-/// IBA 9.7.6.1.3 allows.
+/// time is twice the longest duration of the default 7 retries with a timeout of 67 ms. That duration assumes that each timeout is four
+/// times as long, as IBA 9.7.6.1.3 allows.
 pub const QPN_QUARANTINE: Duration = Duration::from_secs(4);
 
 /// Low bits of a number, for the queue pairs of one process. The bits above contain the number of the process.

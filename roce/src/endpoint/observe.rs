@@ -23,7 +23,7 @@ pub struct Observation {
     pub report: QpReport,
     /// Last telemetry of each hop of its path, in path order.
     pub hops: Vec<RecordedHop>,
-    /// Likely reason why the peer keeps it waiting; `None` if the peer does not.
+    /// Likely reason why its requests wait for the peer; `None` if they do not.
     pub suspected: Option<FailureReason>,
     /// State in which it waits now.
     pub waiting: Waiting,

@@ -1,4 +1,4 @@
-//! Registered memory: keys, regions, windows, and checked ranges, through which every access goes.
+//! Registered memory: keys, regions, windows, and checked ranges, with which every access is made.
 
 mod key;
 mod key_space;

@@ -22,7 +22,7 @@ impl Identity {
     }
 }
 
-/// Queue from which a queue pair takes receive requests.
+/// Queue of a queue pair's receive requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receives {
     Own,

@@ -111,7 +111,7 @@ impl QueuePair {
         self.algorithm().into_iter().flat_map(Algorithm::hops)
     }
 
-    /// Returns the likely reason why the peer keeps the queue pair waiting; `None` if it does not.
+    /// Returns the likely reason why requests wait for the peer; `None` if they do not.
     pub(crate) fn suspects(&self, now: Instant, events: &Events) -> Option<FailureReason> {
         match &self.transport {
             Transport::Reliable(reliable) if self.common.state != State::Error => {
@@ -537,7 +537,7 @@ impl QueuePair {
         sent
     }
 
-    /// Returns what the queue pair waits for when it has nothing more to send now.
+    /// Returns the waiting state of the queue pair when it has nothing more to send now.
     #[inline]
     pub(crate) fn waits_for(&self) -> Waiting {
         if self.common.congestion.paced_until().is_some() {

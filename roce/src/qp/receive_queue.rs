@@ -1,4 +1,4 @@
-//! The queue from which a queue pair takes its receive requests: its own or a shared one.
+//! The queue of a queue pair's receive requests: its own or a shared one.
 
 use super::{Identity, Receives, RecvRequest};
 use crate::srq::{ResolvedSrq, SharedQueues};
@@ -78,7 +78,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Pops a request for a message that may be abandoned. [`Self::keep`] or [`Self::return_borrowed`] must follow.
+    /// Pops a request for a message that may be abandoned. [`Self::commit_borrowed`] or [`Self::return_borrowed`] must follow.
     pub(super) fn borrow(&mut self, srqs: &mut SharedQueues) -> Option<RecvRequest> {
         match self {
             Self::Shared(srq) => srqs.borrow(*srq),

@@ -1,4 +1,4 @@
-//! The send requests of a queue pair, oldest first, in a circular buffer: no request is moved, and the requests that one acknowledgement
+//! The send requests of a queue pair, oldest first, in a circular buffer. No request is moved, and all requests that one acknowledgement
 //! completes are removed at once.
 
 use super::wqe::Wqe;
@@ -133,7 +133,7 @@ impl SendQueue {
         self.places.get(place)
     }
 
-    /// Removes all requests, and frees what they own. The capacity stays.
+    /// Removes all requests, and frees their memory. The capacity of the queue stays.
     pub(super) fn clear(&mut self) {
         self.places.clear();
         (self.first, self.len) = (0, 0);

@@ -100,7 +100,7 @@ pub enum LossRecovery {
     /// Sends everything from the lost packet on again, as IBA specifies. Selective repeat is neither offered nor accepted.
     GoBackN,
     /// Go-back-N until a packet is lost. Then the sender offers selective repeat, and uses it if the peer accepts. Each direction changes
-    /// independently. Peers that do not know the offer drop it.
+    /// independently. Peers that do not support it drop the offer.
     Offered,
     /// Retransmits only lost packets, from the start of the connection. Both sides must agree on it when they connect.
     SelectiveRepeat,

@@ -68,7 +68,6 @@ impl Wqe {
         self.sends()
     }
 
-    /// Returns the number after the last packet.
     pub(super) const fn end(&self) -> u64 {
         self.first + self.packets as u64
     }

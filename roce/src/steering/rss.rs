@@ -83,7 +83,6 @@ impl Rss {
 /// Toeplitz hash in progress: each set bit of the input adds the 32 bits of the key at its position.
 struct Toeplitz<'a> {
     key: &'a [u8; HASH_KEY],
-    /// Bytes of input so far.
     at: usize,
     hash: u32,
 }

@@ -53,8 +53,8 @@ pub enum SendOperation {
         /// Immediate data for the receiver's completion.
         immediate: Option<Immediate>,
     },
-    /// Sends a message to the peer's next receive request, and invalidates the peer's memory window with the key `rkey`, which must be of
-    /// type 2 and bound by the peer's queue pair. A wrong key fails the peer's queue pair, and no NAK reports it.
+    /// Sends a message to the peer's next receive request, and invalidates the peer's memory window with the key `rkey`. The window must be
+    /// of type 2 and bound by the peer's queue pair. A wrong key fails the peer's queue pair, and no NAK reports it.
     SendInvalidate {
         /// Key of the peer's window.
         rkey: Rkey,

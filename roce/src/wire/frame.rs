@@ -32,7 +32,7 @@ impl Frame<'_> {
 /// Headers below the BTH. Each is read on demand, because few fields are needed of packets from a known peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Network<'a> {
-    /// Whole frame, whose offsets `layers` contains.
+    /// Whole frame; `layers` are offsets in it.
     pub(super) bytes: &'a [u8],
     pub(super) layers: Layers,
 }

@@ -10,8 +10,8 @@ const LINK_HEADER: u32 = !0x2144_df1c;
 /// Bytes of the BTH up to the masked reserved byte, inclusive.
 const BTH_MASKED: usize = 5;
 
-/// Least number of bytes that carry-less multiplication folds at a time (CPUs with wider multiplication fold 64 or 128), and the length
-/// from which on it folds four at once. Remaining bytes at the end cost extra.
+/// Least number of bytes that carry-less multiplication folds at a time; CPUs with wider multiplication fold 64 or 128. From the second
+/// length on, it folds four at once. Remaining bytes at the end cost extra.
 const FOLD: usize = 16;
 const MIN_FOUR_FOLDS: usize = 128;
 /// Length of an Acknowledge, rounded up to whole folds.

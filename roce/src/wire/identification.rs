@@ -1,6 +1,6 @@
 //! Finds the IPv4 identification of a packet whose receiver did not get it, such as that of a UDP socket. The ICRC covers it (IBA A17.3.3),
-//! and a CRC is linear. So the difference between the ICRC of a packet and that of the same packet with another identification depends only
-//! on the difference of the identifications and on the number of bytes that follow.
+//! and a CRC is linear. So if only the identification of a packet changes, the difference of the ICRC depends on two values: the difference
+//! of the identifications, and the number of bytes that follow.
 
 use super::constants::ICRC_LENGTH;
 use super::format::Numbers;
@@ -68,7 +68,7 @@ pub fn solve_identification(frame: &[u8]) -> Option<u16> {
     let covered = behind.checked_sub(ICRC_LENGTH)?.checked_sub(absent)?;
     let register = (0..).zip(POWERS_BACK).filter(|(bit, _)| covered >> bit & 1 == 1);
     let register = register.fold(wrong, |register, (_, power)| multiply(register, power));
-    // The register of two bytes has them as its lowest two.
+    // Two bytes that enter an empty register become its lowest two.
     let difference = u16::try_from(register).ok()?;
     Some(own ^ difference.swap_bytes())
 }

@@ -34,8 +34,8 @@ const fn family_of(ethertype: u16) -> Option<Family> {
     }
 }
 
-/// Returns the family and offset of a frame's IP packet, after any tag of the length of CSIG's, because code that only reads traffic
-/// classes does not have the network's numbers.
+/// Returns the family and offset of a frame's IP packet, after any tag of the length of CSIG's. Code that only reads traffic classes does
+/// not have the network's numbers.
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "few tags follow each other")]
 pub(super) fn locate_class(frame: &[u8]) -> Option<(Family, usize)> {

@@ -333,7 +333,7 @@ impl Reader<'_> {
     }
 }
 
-/// Reads the extension headers of `opcode`. Returns the header and what follows.
+/// Reads the extension headers of `opcode`. Returns the header and the bytes after it.
 #[inline(always)]
 pub(super) fn read(opcode: Opcode, bth: Bth, rest: &[u8]) -> Result<(Header, &[u8]), Discard> {
     let mut reader = Reader(rest);

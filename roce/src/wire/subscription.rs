@@ -1,6 +1,6 @@
-//! Subscriptions: a data packet requests that the switches on its path report congestion to its sender directly (pan-01 6.3), by a flag in
-//! the INT header's word, or by its DSCP alone. The packet does not contain the sender's queue pair. So the report has the packet's own
-//! destination, by which the sender finds the queue pair that sends there.
+//! Subscriptions: a data packet requests that the switches on its path report congestion to its sender directly (pan-01 6.3). It does so by
+//! a flag in the INT header's word, or by its DSCP alone. The packet does not contain the sender's queue pair. So the report has the
+//! packet's own destination, by which the sender finds the queue pair that sends there.
 
 use super::constants::BTH_LENGTH;
 use super::feedback::{Feedback, MAX_FEEDBACK, Report, Seal};

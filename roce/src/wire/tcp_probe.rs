@@ -1,8 +1,8 @@
 //! Telemetry for Linux's own TCP (rtgwg-00 7.2): probes with a flow's addresses and ports, and their answers.
 //!
-//! A probe is an IPv4 TCP packet whose payload is a telemetry request: the probe's identity, and an INT header of rtgwg-00 Figure 4 with
-//! room for records. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No TCP stack accepts it as data: its
-//! checksum is wrong, and its sequence number is old.
+//! A probe is an IPv4 TCP packet whose payload is a telemetry request. It contains the probe's identity, and an INT header of
+//! rtgwg-00 Figure 4 with room for records. DSCP, a checksum of 0 and the first four bytes distinguish it from a segment. No TCP stack
+//! accepts it as data: its checksum is wrong, and its sequence number is old.
 
 mod admission;
 

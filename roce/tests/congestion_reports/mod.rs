@@ -40,7 +40,6 @@ impl Number {
     }
 }
 
-/// The settings of the queue pair.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub struct Setting {
     algorithm: u8,
@@ -76,7 +75,6 @@ pub enum Message {
         hops: u8,
         switch: [Switch; 2],
     },
-    /// Packets are acknowledged.
     Ack {
         ahead: u8,
     },

@@ -5,14 +5,14 @@
 //! 1. A response after the last PSN of the oldest request completes this request, and then applies to the following one. If the oldest is a
 //!    READ or an atomic, its response was lost: the requester retransmits everything from the next PSN on.
 //! 2. A response before the next PSN is ignored, with two exceptions. With the last PSN of the oldest request, it completes this request.
-//!    Between the responses of a READ, an Acknowledge is processed all the same.
+//!    Between the responses of a READ, an Acknowledge is processed.
 //! 3. A response after the next PSN is ignored if the oldest is a READ or an atomic.
 //! 4. An ACK with the last PSN of the oldest request completes it **whatever it is: a READ or an atomic with success and without data**.
 //! 5. Any other ACK, also one under exception 2, **ends the sequence of a READ's responses**: a middle or last response after it is an
 //!    error. The error has no status of its own, so that the READ completes with success and the queue pair fails.
 //! 6. A NAK for a sequence error acknowledges all PSNs before it and causes one retransmission of the rest until there is progress; an RNR
 //!    NAK causes it after its timer.
-//! 7. A READ that is retransmitted requests the missing bytes only.
+//! 7. A READ that is retransmitted requests only the missing bytes.
 //!
 //! All packets of a request are sent at once, and PSNs do not wrap.
 
@@ -38,7 +38,6 @@ pub enum Work {
 }
 
 impl Work {
-    /// Returns whether the response carries data.
     const fn is_fetched(&self) -> bool {
         matches!(self, Self::Read(_) | Self::FetchAdd(_) | Self::CompareSwap(_))
     }
@@ -144,7 +143,6 @@ impl LinuxRequester {
         self.failed || self.oldest == self.requests.len()
     }
 
-    /// Returns all packets that may be sent now.
     pub fn transmit(&mut self) -> Vec<Packet> {
         let mut packets = Vec::new();
         while !self.waits_for_receive && !self.failed && self.unsent < self.requests.len() {

@@ -82,7 +82,6 @@ impl Memory for Ram {
     }
 }
 
-/// The settings of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     pub mtu: Mtu,
@@ -190,7 +189,6 @@ impl Host {
         host
     }
 
-    /// Returns the settings of the host's queue pair.
     pub fn init(&self, options: &Options) -> QpInit {
         QpInit {
             service: Service::Rc,
@@ -209,7 +207,6 @@ impl Host {
         QpInit { service, capabilities, ..self.init(&Options::default()) }
     }
 
-    /// Connects the queue pair to `peer` and moves it to RTR.
     pub fn ready_to_receive(&mut self, path: Path, peer: Qpn, receive_psn: u32, options: &Options) {
         let now = Instant::ZERO;
         let init = Modify::Init { access: options.access, partition_key: 0xffff };
@@ -227,7 +224,6 @@ impl Host {
         self.endpoint.modify_qp(now, self.qpn, Modify::ReadyToReceive(settings)).unwrap();
     }
 
-    /// Moves the queue pair from RTR to RTS.
     pub fn ready_to_send(&mut self, options: &Options) {
         let mut congestion = Congestion::new(options.congestion).probing(options.probe_interval);
         (congestion.format, congestion.in_band) = (options.format, options.in_band);
@@ -457,7 +453,6 @@ impl Pair {
         if count == 0 { None } else { self.on_the_way.keys().nth(index % count).copied() }
     }
 
-    /// Drops the frame.
     pub fn lose(&mut self, index: usize) -> bool {
         self.on_the_way(index).is_some_and(|key| self.on_the_way.remove(&key).is_some())
     }

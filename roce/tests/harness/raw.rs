@@ -14,7 +14,6 @@ pub struct Raw {
     pub partition_key: u16,
     pub ack_request: bool,
     pub psn: u32,
-    /// Extension headers, payload and pad.
     pub rest: Vec<u8>,
 }
 

@@ -22,7 +22,6 @@ const RECEIVE: u32 = 3000;
 const READS: u32 = 2;
 pub const IMMEDIATE: [u8; 4] = [9; 4];
 
-/// The effect of a hostile packet.
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome {
     /// No response, and no effect.

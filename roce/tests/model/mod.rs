@@ -53,23 +53,19 @@ pub enum Operation {
         whole_region: bool,
         with: With,
     },
-    /// `host` binds its memory window.
     Bind {
         host: bool,
         with: With,
     },
-    /// `host` invalidates its memory window.
     Invalidate {
         host: bool,
         with: With,
     },
-    /// A SEND that invalidates the peer's memory window.
     SendInvalidate {
         host: bool,
         length: u16,
         with: With,
     },
-    /// `host` posts `count` receives.
     Receive {
         host: bool,
         count: u8,
@@ -116,7 +112,6 @@ pub enum Operation {
     Poll {
         host: bool,
     },
-    /// `host`'s memory is deregistered.
     Deregister {
         host: bool,
     },
@@ -124,7 +119,7 @@ pub enum Operation {
     Fail {
         host: bool,
     },
-    /// `host`'s queue pair is destroyed: the peer has died.
+    /// `host`'s queue pair is destroyed, as after the end of its process.
     Destroy {
         host: bool,
     },
@@ -145,7 +140,6 @@ pub struct Reached {
     pub extended: u64,
     /// Selective acknowledgements of packets after a missing one.
     pub holes: u64,
-    /// Telemetry responses.
     pub answers: u64,
     /// Packets that were sprayed over another path than the first.
     pub sprayed: u64,
@@ -160,7 +154,6 @@ impl Reached {
     }
 }
 
-/// The options of a request.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct With {
     pub signalled: bool,
@@ -168,7 +161,6 @@ pub struct With {
     pub solicited: bool,
 }
 
-/// The settings of the connection.
 #[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Setting {
     /// Whether the MTU is 256 bytes; otherwise 1024.

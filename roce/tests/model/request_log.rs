@@ -28,12 +28,10 @@ pub struct RequestLog {
     /// The numbers of receives posted, and of those that have ended.
     pub receives: usize,
     pub received: usize,
-    /// The number of receives that succeeded.
     pub delivered: usize,
     pub receive_failed: Option<CompletionStatus>,
     /// The number of messages posted to the peer that consume a receive there.
     pub consuming: usize,
-    /// The sum of all FETCH_ADDs posted.
     pub added: u64,
 }
 

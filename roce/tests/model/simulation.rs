@@ -78,7 +78,6 @@ struct Simulation {
     keys: [Rkey; 2],
     /// Of an XRC connection: the shared receive queue for host 1's messages.
     inbox: Option<Inbox>,
-    /// The depth of each send queue.
     sends: [u32; 2],
     reached: Reached,
     v6: bool,

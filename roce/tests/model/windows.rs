@@ -6,10 +6,8 @@
 use super::*;
 use roce::{Access, Binding, Rkey, WindowKind};
 
-/// The state of a host's window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// Not bound.
     Free,
     /// A request to bind or to invalidate it is outstanding.
     Pending { key: Rkey },
@@ -106,8 +104,8 @@ impl Simulation {
         self.reached.returned += 1;
     }
 
-    /// Returns the address and key with which `host` writes: those of its peer's window if this is allowed and `by_window` is set, and
-    /// otherwise those of its region.
+    /// Returns the address and key with which `host` writes. They are those of its peer's window if this is allowed and `by_window` is set,
+    /// and otherwise those of its region.
     pub(super) fn remote_by(&mut self, host: usize, by_window: bool, offset: u64) -> Remote {
         let remote = self.remote(host, offset);
         match self.windows[1 - host].key().filter(|_| by_window && self.can_post(host)) {

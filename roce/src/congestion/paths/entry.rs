@@ -17,7 +17,6 @@ pub(super) struct PathEntry {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PathLoad {
-    /// In-flight share.
     pub(super) share: f64,
     pub(super) capacity: Option<Rate>,
     /// Whether the link is the last of several hops: the receiver's own link, which all paths share. Its share already contains this side's

@@ -44,9 +44,9 @@ struct Live {
 /// that a window may have.
 ///
 /// A key is the region's index in the table and the generation of the index, encrypted by a secret permutation. It is both the L_Key and
-/// the R_Key (`docs/decisions/016-one-key-per-region.md`). Freed indices are reused in the order in which they were freed, and the
-/// generation has all bits that the index leaves, so a key repeats only after 2^32 / (the number of indices, rounded up to a power of two)
-/// registrations at one index.
+/// the R_Key (`docs/decisions/016-one-key-per-region.md`). Freed indices are reused in the order in which they were freed. The generation
+/// has all bits that the index leaves, so a key repeats only after 2^32 / `n` registrations at one index. `n` is the number of indices,
+/// rounded up to a power of two.
 ///
 /// Accesses of 0 bytes need no valid key (IBA 9.7.4.1.4 for remote ones), so the caller must not pass them to the checks of this table.
 pub struct RegionTable {

@@ -191,7 +191,6 @@ impl Reliable {
         }
     }
 
-    /// Writes an Acknowledge that carries feedback.
     fn transmit_piggybacked(
         &mut self,
         common: &mut Common,

@@ -33,7 +33,6 @@ pub(super) enum Kind {
     Connected,
     /// Any peer; one packet per message.
     Datagram {
-        /// Q_Key that packets must carry.
         queue_key: u32,
         /// Longest payload, bytes.
         mtu: u32,
@@ -62,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// Returns the longest message in bytes, if the service limits it; 0 before RTR.
+    /// Returns the longest message in bytes; `None` if the service does not limit it, and before RTR.
     pub(super) fn longest(&self) -> Option<u32> {
         match *self {
             Self::Connected => None,

@@ -27,7 +27,6 @@ pub(super) struct Arrival<'a, 'b, M> {
     pub(super) common: &'a mut Common,
     pub(super) memory: &'a mut M,
     pub(super) context: &'a mut Context<'b>,
-    /// The sender requested an event.
     pub(super) solicited: bool,
     pub(super) payload: &'a [u8],
 }

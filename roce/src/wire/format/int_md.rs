@@ -1,5 +1,5 @@
-//! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH. Each switch pushes its metadata after the header, so the newest
-//! comes first.
+//! P4 INT-MD v2.1 over UDP: a shim and a header between UDP and the BTH. Each switch pushes its metadata after the header, so the newest is
+//! first.
 
 use super::words::{add, from_kbps, grow, lengthen, to_kbps, word, write_words};
 use super::{HopReading, Hops, Numbers, PortState};

@@ -41,8 +41,8 @@ pub struct AnswerLimit {
 }
 
 impl TcpArrival {
-    /// Returns the probe or answer if it passes all checks. Its frame was for this host, its destination is one of the `interface`'s
-    /// addresses (with prefix lengths), and its source is a unicast address of another host. `flow`, which is called last, finds the
+    /// Returns the probe or answer if it passes all checks. Its frame was for this host, and its destination is one of the `interface`'s
+    /// addresses (with prefix lengths). Its source is a unicast address of another host. `flow`, which is called last, finds the
     /// established connection by its local and its remote end.
     pub fn admit<F>(
         &self,
@@ -127,7 +127,6 @@ mod tests {
         }
     }
 
-    /// Returns whether a host with these established flows admits a packet.
     fn is_admitted(
         packet: &[u8],
         packet_type: u8,

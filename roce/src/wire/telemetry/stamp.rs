@@ -8,7 +8,7 @@ use crate::wire::inband;
 use crate::wire::layers::{Layers, chunk};
 use crate::wire::opcode::Opcode;
 
-/// Writes a switch's `record` into a telemetry request, or a data packet with an INT header, that has room left; counts the hop, and XORs
+/// Writes a switch's `record` into a telemetry request, or a data packet with an INT header, if there is room. Counts the hop, and XORs
 /// `switch_id` (12 bits) into the path id. No other byte changes. Returns whether it was written.
 pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
     let found = Layers::locate(frame, Numbers::DEFAULT).and_then(|layers| find(frame, &layers));

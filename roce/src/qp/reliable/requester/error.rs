@@ -6,7 +6,6 @@ use crate::qp::CompletionStatus;
 /// Outcome of an answer or a timeout that makes no progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::qp::reliable) enum RequesterError {
-    /// The packet is dropped.
     Discard(Discard),
     /// The oldest request fails with this status, and the queue pair with it.
     Fail(CompletionStatus),

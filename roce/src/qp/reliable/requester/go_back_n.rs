@@ -5,9 +5,9 @@ use core::num::NonZeroU32;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct GoBackN {
-    /// Bytes that may be in flight after a loss; grows by the bytes acknowledged. After a timeout it is one packet: a peer that drops
-    /// packets because it is slow would drop a whole window again, and packets of its other queue pairs. After any other loss it is twice
-    /// the average number of packets between losses, because packets beyond that are usually lost.
+    /// Bytes that may be in flight after a loss; grows by the bytes acknowledged. After a timeout it is one packet, because a peer that is
+    /// too slow would drop a whole window again, and packets of its other queue pairs. After any other loss it is twice the average number
+    /// of packets between losses, because packets beyond that are usually lost.
     recovery_window: u64,
     since_loss: u32,
     /// Smoothed `since_loss` at recent losses, with a gain of 1/4.

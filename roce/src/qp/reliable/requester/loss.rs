@@ -47,7 +47,7 @@ impl Requester {
         Ok(())
     }
 
-    /// Retransmits what may be lost: all packets from the oldest on, or all missing ones with selective repeat.
+    /// Retransmits the packets that may be lost: all from the oldest on, or all missing ones with selective repeat.
     pub(super) fn recover(&mut self, now: Instant) {
         self.sequence.enter_recovery();
         match &mut self.recovery {
@@ -73,8 +73,8 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// Returns whether both sides would wait permanently: no packet in flight has AckReq, and the window, which has shrunk since, admits no
-    /// packet that could set it. No timer runs then.
+    /// Returns whether both sides would wait permanently: no packet in flight has AckReq, and the shrunken window admits no packet that
+    /// could set it. No timer runs then.
     #[inline]
     pub(in crate::qp) fn needs_ack_request(&self, window: u64) -> bool {
         self.ack_requests.end() <= self.sequence.una

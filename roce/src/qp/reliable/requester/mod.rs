@@ -58,7 +58,6 @@ use sequence::SendSequence;
 use spray::Spray;
 use timers::Timers;
 
-/// Send queue and connection state of the requester.
 #[derive(Debug)]
 pub(super) struct Requester {
     queue: RequestQueue,

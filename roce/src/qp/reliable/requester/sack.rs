@@ -1,4 +1,4 @@
-//! Validates a Selective Acknowledge packet against what was sent.
+//! Validates a Selective Acknowledge packet against the packets sent.
 
 use super::super::ring::SPAN;
 use super::sequence::SendSequence;

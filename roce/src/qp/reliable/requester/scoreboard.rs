@@ -75,8 +75,8 @@ impl Scoreboard {
         self.record_arrival(number, end);
     }
 
-    /// Records that the peer does not have packet `cumulative`, even if it was SACKed (RFC 2018 8: reneging): no receive was posted, and
-    /// the peer dropped it.
+    /// Records that the peer does not have packet `cumulative`, even if it was SACKed (RFC 2018 8: reneging). The peer dropped it, because
+    /// no receive was posted.
     pub(super) fn renege(&mut self) {
         self.sacked.clear(self.cumulative);
     }
@@ -167,7 +167,7 @@ mod tests {
         Missing { number, bytes: 0, is_answer: true }
     }
 
-    /// RFC 6675 3: the scoreboard keeps what was acknowledged, cumulatively and selectively.
+    /// RFC 6675 3: the scoreboard contains the packets acknowledged, cumulatively and selectively.
     #[test]
     fn the_peer_has_acknowledged_and_sacked_packets() {
         let mut board = Scoreboard::new(10);

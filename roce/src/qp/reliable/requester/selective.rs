@@ -1,6 +1,6 @@
 //! The state of selective repeat: scoreboard, missing packets, paths.
 //!
-//! [`RequestQueue`] knows the packets of each request; acknowledgements of requests are applied to the scoreboard here.
+//! [`RequestQueue`] has the packets of each request; acknowledgements of requests are applied to the scoreboard here.
 
 use super::super::ring::SPAN;
 use super::limits::{LATE, UNKNOWN};
@@ -281,7 +281,7 @@ mod tests {
         assert!(!selective.rack.mark_overtaken(0), "packet 1 overtook it");
     }
 
-    /// Returns the packets of [`queue`] that are lost after the reordering window: 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a WRITE.
+    /// Returns the packets of [`queue`] that are lost after the reordering window. 0 to 2 are a WRITE, 3 and 4 a READ, 5 is a WRITE.
     fn lost(selective: &mut Selective) -> Vec<u64> {
         selective.detect(Instant::ZERO + LATE, 6);
         (0..6).filter(|&number| selective.rack.is_lost(number)).collect()

@@ -1,4 +1,4 @@
-//! The send sequence space of a connection: what is acknowledged, what is next, and what was sent (RFC 9293 3.3.1).
+//! The send sequence space of a connection: the packets acknowledged, the next packet, and the packets sent (RFC 9293 3.3.1).
 
 use crate::Psn;
 
@@ -102,7 +102,7 @@ impl SendSequence {
 mod tests {
     use super::*;
 
-    /// RFC 9293 3.3.1: SND.UNA is the oldest number not acknowledged; the numbers from it to what was sent may be acknowledged.
+    /// RFC 9293 3.3.1: SND.UNA is the oldest number not acknowledged; the numbers from it to the newest one sent may be acknowledged.
     #[test]
     fn an_answer_is_about_a_packet_that_was_sent_and_is_not_acknowledged() {
         let mut sequence = SendSequence::new(Psn::new(0xff_fffe));

@@ -137,8 +137,8 @@ impl Spray {
         self.usable(self.path_of(number))
     }
 
-    /// Returns a path that was measured and is not avoided; otherwise the first that is not avoided, or the one that is avoided for the
-    /// shortest time from now.
+    /// Returns a path that was measured and is not avoided. Without one, returns the first that is not avoided, or the one that is avoided
+    /// for the shortest time from now.
     #[expect(clippy::indexing_slicing, reason = "`path` is below the number of paths")]
     fn usable(&self, except: Option<u8>) -> u8 {
         let is_live =
@@ -192,7 +192,6 @@ impl Spray {
         }
     }
 
-    /// Records that packet `number` was lost on `path`.
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -311,7 +310,6 @@ mod tests {
         Instant::from_nanos(micros * 1000)
     }
 
-    /// Sends packet `number` for the first time. Returns its path.
     fn send(spray: &mut Spray, number: u64, at: u64) -> u8 {
         let path = spray.select(micros(at));
         spray.on_sent(number, number + 1, path, false, micros(at));

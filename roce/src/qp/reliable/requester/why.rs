@@ -17,8 +17,8 @@ const RECENT_REQUESTS: u32 = 8;
 const MANY_RETRIES: u8 = 3;
 
 impl Requester {
-    /// Records an answer with this PSN, which matches no packet in flight. Returns whether it answers a keep-alive: the ACK has the PSN of
-    /// a SEND or WRITE, while the packet that the keep-alive repeats may be a READ.
+    /// Records an answer with this PSN, which matches no packet in flight. Returns whether it answers a keep-alive. The ACK of a keep-alive
+    /// has the PSN of a SEND or WRITE, while the packet that the keep-alive repeats may be a READ.
     #[cold]
     pub(in crate::qp) fn record_stale(&mut self, psn: Psn) -> bool {
         let una = self.sequence.una;

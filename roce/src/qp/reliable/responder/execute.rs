@@ -171,10 +171,10 @@ impl Responder {
         }
     }
 
-    /// Returns whether the ACK of a duplicate is withheld: a READ of several packets follows, whose responses may be in flight, and the ACK
-    /// would arrive after them (see `drop_implied`). A peer that needs the ACK also requests that READ again, and its response
-    /// acknowledges. If the peer's window has no room for the READ, the peer goes back once more, to a packet that is not newer, and gets
-    /// an ACK.
+    /// Returns whether the ACK of a duplicate is withheld, because a READ of several packets follows. Its responses may be in flight, and
+    /// the ACK would arrive after them (see `drop_implied`). A peer that needs the ACK also requests that READ again, and its response
+    /// acknowledges. If the peer's window has no room for the READ, the peer goes back once more. It repeats a packet that is not newer,
+    /// which is then acknowledged.
     fn is_withheld(&mut self, psn: Psn) -> bool {
         let is_first =
             psn.distance(self.withheld) > 0 && self.resources.has_long_read_after(psn, self.expected);
@@ -230,7 +230,7 @@ impl Responder {
     }
 
     /// Invalidates the key that a SEND with invalidate names (IBA 9.4.1.1.3). A wrong key is an error of this side alone, of class J, as in
-    /// Linux: the packet is acknowledged, the message does not count, and no byte of the packet is placed.
+    /// Linux. The packet is acknowledged, the message does not count, and no byte of the packet is placed.
     fn invalidate<M>(&mut self, rkey: Rkey, arrival: &mut Arrival<'_, '_, M>) -> Result<(), Refusal> {
         let Identity { pd, qpn, .. } = *arrival.identity;
         arrival.context.regions.invalidate(rkey, pd, qpn).map_err(|error| {

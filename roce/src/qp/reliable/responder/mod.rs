@@ -42,17 +42,15 @@ enum PendingAcknowledge {
     AcknowledgeDuplicate(Psn),
     /// The same for a duplicate without payload: a keep-alive, which tests whether small packets arrive where READ responses do not.
     ReplyToKeepAlive(Psn),
-    /// NAK for this packet.
     Nak(Psn, Syndrome),
 }
 
-/// Receive queue and connection state of the responder.
 #[derive(Debug)]
 pub(super) struct Responder {
     queue: ReceiveQueue,
     expected: Psn,
-    /// Last SEND or WRITE packet executed. Only such a PSN may be in an ACK: on an ACK with the PSN of a READ or an atomic, Linux's
-    /// requester completes it without data.
+    /// Last SEND or WRITE packet executed. Only such a PSN may be in an ACK. An ACK with the PSN of a READ or an atomic completes it
+    /// without data at Linux's requester.
     acknowledgeable: Psn,
     first: Psn,
     /// Messages completed, modulo 2^24.
@@ -178,8 +176,8 @@ impl Responder {
             Some(PendingAcknowledge::Nak(psn, Syndrome::Nak(NakCode::RemoteAccessError)));
     }
 
-    /// Returns the PSN of an ACK of everything executed so far. A peer with selective repeat is Ferroce: only the responses complete its
-    /// READs and atomics, and an ACK with the PSN of one means that the response before it was lost.
+    /// Returns the PSN of an ACK of everything executed so far. A peer with selective repeat is Ferroce, whose READs and atomics only the
+    /// responses complete. At such a peer, an ACK with the PSN of one means that the response before it was lost.
     const fn newest(&self) -> Psn {
         if self.reorder.is_some() { self.expected.plus(Psn::CIRCLE - 1) } else { self.acknowledgeable }
     }

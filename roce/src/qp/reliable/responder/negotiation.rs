@@ -24,7 +24,7 @@ impl Responder {
         }
         let reorder = self.reorder.get_or_insert_with(|| Box::new(Reorder::new(self.expected)));
         reorder.acceptance = Some(first_received);
-        // The acknowledgement follows the acceptance, and repeats what the peer may not have received.
+        // The acknowledgement follows the acceptance, and repeats acknowledgements that may have been lost.
         self.pending_acknowledge = self.pending_acknowledge.or(Some(PendingAcknowledge::Acknowledge));
         Ok(())
     }

@@ -33,7 +33,6 @@ struct EarlyPacket {
     payload_slot: u32,
 }
 
-/// Result of holding a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HoldResult {
     Held,
@@ -111,8 +110,8 @@ impl Reorder {
         }
     }
 
-    /// Returns the content of a Selective Acknowledge: the distance from the missing packet in units of 64 PSNs, and a bitmap of the 128
-    /// packets from there. Returns `None` if nothing is held.
+    /// Returns the content of a Selective Acknowledge: the distance from the missing packet in units of 64 PSNs, and a bitmap of 128
+    /// packets. Returns `None` if nothing is held.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "the sum of 24 bits and 64 times 63 fits into 32 bits"

@@ -84,7 +84,6 @@ impl Resource {
 /// Part of a READ's answer that is requested again, with selective repeat.
 #[derive(Clone, Copy, Debug)]
 struct PartialResponse {
-    /// First PSN of the READ.
     first: Psn,
     from: u32,
     next: u32,
@@ -104,7 +103,6 @@ pub(super) struct DueResponse {
     pub(super) from: u32,
     pub(super) next: u32,
     pub(super) end: u32,
-    /// The packet's congestion byte.
     pub(super) congestion: u8,
 }
 
@@ -222,9 +220,8 @@ impl Resources {
         self.list.iter().rev().take_while(is_after)
     }
 
-    /// Repeats `packets` packets of an answer from `psn` on. Packets that were never sent stay due: if they were sent here first, the peer
-    /// could have the whole answer, and request more, before the answer counts as complete. Packets that were already requested again stay
-    /// due, too.
+    /// Repeats `packets` packets of an answer from `psn` on. Packets that were never sent stay due. Otherwise the peer could have the whole
+    /// answer, and request more, before the answer counts as complete. Packets that were already requested again stay due, too.
     #[expect(clippy::arithmetic_side_effects, reason = "two messages have at most 2^31 bytes each")]
     pub(super) fn part(&mut self, psn: Psn, packets: u32) {
         let found = self.list.iter().find_map(|resource| resource.index(psn).map(|at| (resource, at)));

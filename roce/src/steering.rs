@@ -121,7 +121,7 @@ pub enum FlowSpec {
 pub enum FlowFrames {
     /// Frames that match all of these; any frame if the list is empty.
     Matching(Vec<FlowSpec>),
-    /// Frames that no rule of [`Self::Matching`] matches.
+    /// Frames that no rule of [`Self::Matching`] has taken or dropped.
     Rest,
     /// Frames of [`Self::Rest`] to a multicast or broadcast address.
     RestOfGroups,

@@ -33,7 +33,7 @@ enum PolicyState {
     Unused,
     /// The first round trip, or telemetry, determines whether the better algorithm of these settings takes over.
     Undecided(Box<Congestion>),
-    /// Telemetry arrives, and the algorithm computes with it.
+    /// The algorithm computes with telemetry.
     Used(TelemetryMonitor),
     /// Telemetry is missing, and the substitute runs.
     Missing(TelemetryMonitor),

@@ -81,8 +81,8 @@ impl Endpoint {
         Self::of_core(config, CoreIndex::ONLY)
     }
 
-    /// Creates the endpoint of one of several cores of a port. The numbers and keys of protection domains, completion queues, regions,
-    /// windows and shared receive queues depend only on the seed and on the order in which they are created.
+    /// Creates the endpoint of one of several cores of a port. Endpoints with the same seed and the same sequence of creations assign the
+    /// same numbers and keys. This applies to protection domains, completion queues, regions, windows and shared receive queues.
     #[must_use]
     pub fn of_core(config: EndpointConfig, core: CoreIndex) -> Self {
         let qps = config.max_qps.min(core.max_qps());

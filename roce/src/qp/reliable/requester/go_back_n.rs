@@ -7,7 +7,7 @@ use core::num::NonZeroU32;
 pub(super) struct GoBackN {
     /// Bytes that may be in flight after a loss; grows by the bytes acknowledged. After a timeout it is one packet, because a peer that is
     /// too slow would drop a whole window again, and packets of its other queue pairs. After any other loss it is twice the average number
-    /// of packets between losses, because packets beyond that are usually lost.
+    /// of packets between losses, because the peer drops the packets after the next loss.
     recovery_window: u64,
     since_loss: u32,
     /// Smoothed `since_loss` at recent losses, with a gain of 1/4.

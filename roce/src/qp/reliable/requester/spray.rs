@@ -174,7 +174,7 @@ impl Spray {
             return;
         }
         self.next = end;
-        // No packet of this side carries these numbers; their places still belong to earlier packets.
+        // No packet of this side has these numbers. Their slots may still contain earlier packets.
         (number + 1..end.min(number + SPAN)).for_each(|skipped| self.packets[Self::slot(skipped)] = 0);
         let count = self.paths.len() as u8;
         let mut skipped = (self.turn + 1) % count;

@@ -10,13 +10,21 @@ use roce::{Access, Binding, Rkey, WindowKind};
 pub(super) enum Window {
     Free,
     /// A request to bind or to invalidate it is outstanding.
-    Pending { key: Rkey },
+    Pending {
+        key: Rkey,
+    },
     /// Bound: the peer may write with its key.
-    Bound { key: Rkey },
+    Bound {
+        key: Rkey,
+    },
     /// The peer has written with its key.
-    Used { key: Rkey },
+    Used {
+        key: Rkey,
+    },
     /// The peer's SEND will invalidate it.
-    Returning { key: Rkey },
+    Returning {
+        key: Rkey,
+    },
 }
 
 impl Window {

@@ -19,7 +19,7 @@ pub(super) enum Message {
 #[derive(Clone, Copy)]
 struct Part {
     begins: bool,
-    psn_state: bool,
+    ends: bool,
 }
 
 /// Received packet, and the context in which it is placed.
@@ -154,7 +154,7 @@ impl Unreliable {
         let mtu = arrival.common.mtu();
         let length = arrival.payload.len() as u32;
         let fits = match part {
-            Part { psn_state: false, .. } => length == mtu,
+            Part { ends: false, .. } => length == mtu,
             Part { begins: false, .. } => (1..=mtu).contains(&length),
             Part { .. } => length <= mtu,
         };
@@ -313,10 +313,10 @@ impl Unreliable {
 /// Returns the position of a packet in its message; `None` for operations that an unreliable connection does not have.
 const fn part(operation: Operation) -> Option<Part> {
     match operation {
-        Operation::SendFirst | Operation::WriteFirst(_) => Some(Part { begins: true, psn_state: false }),
-        Operation::SendMiddle | Operation::WriteMiddle => Some(Part { begins: false, psn_state: false }),
-        Operation::SendLast(_) | Operation::WriteLast(_) => Some(Part { begins: false, psn_state: true }),
-        Operation::SendOnly(_) | Operation::WriteOnly(..) => Some(Part { begins: true, psn_state: true }),
+        Operation::SendFirst | Operation::WriteFirst(_) => Some(Part { begins: true, ends: false }),
+        Operation::SendMiddle | Operation::WriteMiddle => Some(Part { begins: false, ends: false }),
+        Operation::SendLast(_) | Operation::WriteLast(_) => Some(Part { begins: false, ends: true }),
+        Operation::SendOnly(_) | Operation::WriteOnly(..) => Some(Part { begins: true, ends: true }),
         Operation::ReadRequest(_)
         | Operation::Flush(..)
         | Operation::AtomicWrite(_)

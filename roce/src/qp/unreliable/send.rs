@@ -21,7 +21,7 @@ struct Planned<'a> {
     offset: u32,
     length: u32,
     /// The packet is the last of its message.
-    psn_state: bool,
+    ends: bool,
 }
 
 impl Unreliable {
@@ -127,7 +127,7 @@ impl Unreliable {
             self.fail_send(common, CompletionStatus::LocalQpOperation, context);
             return None;
         };
-        let Planned { header, template, offset, length, psn_state } = planned;
+        let Planned { header, template, offset, length, ends } = planned;
         let data = &self.queue.front()?.request.data;
         let mut draft = template.emit(common.identification, &header, length as usize, frame).ok()?;
         let pd = common.identity.pd;
@@ -142,7 +142,7 @@ impl Unreliable {
             destinations.on_sent(context.now, length, on_wire);
         }
         self.next += 1;
-        if psn_state {
+        if ends {
             self.complete_front(common, context);
         }
         Some(on_wire)
@@ -180,18 +180,18 @@ impl Unreliable {
                 bth.solicited = wqe.request.solicited;
                 let queue_key = key_of(&to, queue_key);
                 let header = Header::Datagram { bth, queue_key, source: common.identity.qpn, immediate };
-                Some(Planned { header, template, offset: 0, length: wqe.length, psn_state: true })
+                Some(Planned { header, template, offset: 0, length: wqe.length, ends: true })
             }
             (Kind::Connected, _, Some(connection)) => {
                 let offset = wqe.offset(self.next, connection.mtu);
                 let length = (wqe.length - offset).min(connection.mtu);
                 let position = Position::of((self.next - wqe.first) as u32, wqe.packets);
-                let psn_state = matches!(position, Position::Last | Position::Only);
+                let ends = matches!(position, Position::Last | Position::Only);
                 let mut bth = common.bth(connection.destination, psn);
-                bth.solicited = psn_state && wqe.request.solicited;
+                bth.solicited = ends && wqe.request.solicited;
                 let operation = operation(wqe, position, offset, offset + length)?;
                 let header = Header::Connected { service: Service::Uc, bth, operation };
-                Some(Planned { header, template: &connection.template, offset, length, psn_state })
+                Some(Planned { header, template: &connection.template, offset, length, ends })
             }
             _ => None,
         }

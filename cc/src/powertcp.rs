@@ -146,7 +146,7 @@ mod tests {
 
     /// Power is (dq/dt + txRate) (q + B T) / (B^2 T).
     #[test]
-    fn a_queue_that_grows_has_more_power_than_one_that_stands_and_one_that_falls_less() {
+    fn power_rises_with_the_growth_of_the_queue() {
         let power = |before: u64, after: u64| {
             let mut flow = flow();
             record(&mut flow, 10_000, 0, before);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn no_rate_and_no_time_is_too_much() {
+    fn rates_and_times_saturate() {
         assert_eq!(Rate::from_bps(u64::MAX).bytes_in(Duration::MAX), u64::MAX);
         assert_eq!([Rate::from_mbps(u64::MAX), Rate::from_gbps(u64::MAX)], [Rate::from_bps(u64::MAX); 2]);
         assert_eq!(Rate::from_bps(1).time_for(u64::MAX), Duration::from_nanos(u64::MAX));

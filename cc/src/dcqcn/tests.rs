@@ -166,7 +166,7 @@ fn parameters_are_checked() {
 }
 
 #[test]
-fn it_continues_at_the_rate_of_the_algorithm_before_within_its_limits() {
+fn dcqcn_continues_at_the_previous_rate_within_its_limits() {
     let (line, least) = (Rate::from_gbps(10), Rate::from_mbps(10));
     let mut dcqcn = Dcqcn::new(DcqcnConfig { min_rate: least, ..DcqcnConfig::new(line, None) }).unwrap();
     for (before, from) in [(1, least), (700, Rate::from_mbps(700)), (20_000, line)] {

@@ -309,7 +309,7 @@ mod tests {
 
     /// Lines 29 to 34: the window is sent, and the reference is updated, once more than T has passed.
     #[test]
-    fn the_window_leaves_once_per_round_trip() {
+    fn the_receiver_sends_a_window_once_per_round_trip() {
         let mut rx = RxHpcc::new(config()).unwrap();
         assert_eq!(rx.on_telemetry(at(1000), &path(0, 0, 0, 0), ONE), None, "nothing to compare with");
         assert_eq!(rx.on_telemetry(at(3080), &path(0, 2080, 203, 0), ONE), None);
@@ -366,6 +366,6 @@ mod tests {
         assert_eq!(arrive(12, 0), 3, "the period before counts until this one has more");
         assert_eq!(arrive(13, 1), 3);
         assert_eq!(arrive(24, 0), 2, "the third did not send in a whole period");
-        assert_eq!(arrive(100, 1), 1, "nobody sent in the period before");
+        assert_eq!(arrive(100, 1), 1, "no flow sent in the period before");
     }
 }

@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn records_show_each_hop_as_it_was_last() {
+    fn records_contain_the_last_reading_of_each_hop() {
         let mut records = PathRecords::new();
         assert_eq!(records.hops().next(), None);
         let mut record = |now, path: PathTelemetry| {

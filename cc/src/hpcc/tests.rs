@@ -162,7 +162,7 @@ fn another_path_only_records() {
 
 /// rtgwg-00 9.4: two paths through the same switches have the same pathID, and different counters.
 #[test]
-fn another_path_keeps_the_rate_and_forgets_the_records() {
+fn a_path_change_keeps_the_rate_and_discards_the_records() {
     let mut hpcc = started();
     hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(0, hop(100, 4160, 406, 60_000))]));
     let before = (hpcc.rate(), hpcc.reference_rate(), hpcc.utilisation());
@@ -233,7 +233,7 @@ fn the_clocks_periods_between_slow_readings_are_counted_by_our_own() {
 }
 
 #[test]
-fn a_stamp_that_was_overtaken_changes_nothing() {
+fn a_reordered_stamp_changes_nothing() {
     let mut hpcc = started();
     hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(0, hop(100, 4160, 406, 0))]));
     let before = state(&hpcc);
@@ -305,7 +305,7 @@ fn any_config() -> impl Strategy<Value = HpccConfig> {
 
 /// The bound on `u'` limits the effect of a forged pair of readings, here with a report every hundredth of a round trip.
 #[test]
-fn one_forged_pair_of_readings_is_forgotten_in_ten_round_trips() {
+fn the_effect_of_one_forged_pair_of_readings_ends_in_ten_round_trips() {
     let forged = |time: u64, sent: u64| Hop {
         bandwidth: Rate::from_bps(1),
         time: Counter::of::<64, 1>(time),
@@ -392,7 +392,7 @@ fn a_flow_keeps_its_share_of_the_receivers_link() {
         algorithm.pacing_rate().unwrap()
     };
     let share = Rate::from_mbps(47_500);
-    assert!(rate(false, 0) < share, "the draft knows of no share");
+    assert!(rate(false, 0) < share, "the draft defines no share");
     assert_eq!(rate(true, 0), share);
     assert!(rate(true, 1) < share, "another hop is the receiver's");
 }

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_destroyed_handle_is_not_its_successor() {
+    fn a_destroyed_handle_does_not_refer_to_its_successor() {
         let mut table = AddressTable::new();
         let first = table.create(PdId(1), &path(2)).unwrap();
         assert!(table.get(first, PdId(1)).is_some());

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn only_queues_with_news_are_named() {
+    fn only_queues_that_were_filled_are_returned() {
         let mut queues = CompletionQueues::new(1000);
         let cqs: Vec<_> = (0..1000).map(|_| queues.create(2).unwrap()).collect();
         assert_eq!(queues.take_filled(), None);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_gone_leaves_its_number_and_no_news() {
+    fn a_destroyed_queue_is_not_returned_and_its_number_is_reused() {
         let mut queues = CompletionQueues::new(2);
         let [first, second] = [queues.create(1).unwrap(), queues.create(1).unwrap()];
         assert!(queues.create(1).is_err());

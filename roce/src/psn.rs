@@ -57,7 +57,7 @@ mod tests {
 
     /// IBA 9.7.1, 9.7.2: the distance is correct where the 24 bits wrap.
     #[test]
-    fn distance_goes_both_ways_round_the_circle() {
+    fn distances_are_signed_and_wrap_at_24_bits() {
         let last = Psn::new(Psn::CIRCLE - 1);
         assert_eq!(last.next(), Psn::new(0));
         assert_eq!(Psn::new(0).distance(last), 1);

@@ -249,7 +249,7 @@ fn a_sender_that_requests_all_hops_is_paced_by_them() {
         }
     }
     let (kinds, _, _) = transfer(hpcc(|congestion| congestion.in_band = Some(NonZeroU32::MIN)));
-    assert_eq!(kinds.borrow().get(&6), None, "who does not ask hears of the busiest");
+    assert_eq!(kinds.borrow().get(&6), None, "without a request only the busiest hop is reported");
 }
 
 /// The hop with the highest power may not be the busiest, so PowerTCP's sender compares all hops.

@@ -68,7 +68,7 @@ fn a_flush_is_answered_after_the_writes_before_it() {
 }
 
 #[test]
-fn both_work_by_a_window() {
+fn atomic_writes_and_flushes_use_memory_windows() {
     let (mut script, region) = script();
     let rights = Access::REMOTE_WRITE | Access::REMOTE_FLUSH;
     let rkey = script.window(WindowKind::Two, &region, 128, 64, rights);
@@ -119,7 +119,7 @@ fn a_requester_waits_for_the_answer() {
     let done: Vec<_> = script.host.sent().iter().map(|c| (c.id, c.opcode, c.status)).collect();
     let ok = CompletionStatus::Success;
     assert_eq!(done, [(1, AtomicWrite, ok), (2, AtomicWrite, ok), (3, Flush, ok)]);
-    assert_eq!(script.host.bytes(0, 8), [9; 8], "the answer brings nothing");
+    assert_eq!(script.host.bytes(0, 8), [9; 8], "the response carries no data");
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn read(script: &Script, id: u64) -> SendRequest {
 }
 
 #[test]
-fn a_peer_loses_its_right_to_write_in_rts() {
+fn remote_write_access_is_revoked_in_rts() {
     let mut script = Script::new(Options::default());
     let write = Operation::WriteOnly(script.reth(0, 1), None);
     script.send(PSN, write, &[1]).unwrap();
@@ -109,7 +109,7 @@ fn a_changed_timeout_and_retry_count_apply_to_the_next_request() {
 }
 
 #[test]
-fn as_many_reads_as_was_said_last() {
+fn changed_limits_of_outstanding_reads_apply() {
     let mut script = Script::new(Options::default());
     drain_and(&mut script, Changes { max_rd_atomic: Some(1), max_dest_rd_atomic: Some(1), ..NOTHING });
     for id in 0..3 {
@@ -163,7 +163,7 @@ fn a_change_is_applied_completely_or_not_at_all() {
 
 /// In a state that the table does not contain no change is permitted; in the others, those that the service supports.
 #[test]
-fn before_it_is_connected_and_after_it_failed() {
+fn changes_before_init_and_in_the_error_state_are_refused() {
     let access = Changes { access: Some(Access::ALL), ..NOTHING };
     let key = Changes { queue_key: Some(7), ..NOTHING };
     for service in [Service::Rc, Service::Uc, Service::Ud] {

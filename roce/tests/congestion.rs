@@ -86,7 +86,7 @@ fn second_to(peer: Qpn, script: &mut Script, options: &Options) -> Qpn {
 
 /// Round robin: a long message does not delay a short one of another queue pair.
 #[test]
-fn queue_pairs_take_turns() {
+fn queue_pairs_are_served_round_robin() {
     let options = Options { congestion: open_window(), ..Options::default() };
     let mut script = Script::new(options);
     let second = second(&mut script, &options);
@@ -169,7 +169,7 @@ impl Outbox for OneFull {
 }
 
 #[test]
-fn a_peer_without_room_holds_up_no_queue_pair_of_another_peer() {
+fn a_peer_without_room_does_not_delay_queue_pairs_of_other_peers() {
     let options = Options { congestion: open_window(), ..Options::default() };
     let mut script = Script::new(options);
     let full = Qpn::new(0x4712);

@@ -192,7 +192,7 @@ fn reads_beyond_the_limit_wait_and_a_fence_waits_for_reads() {
 }
 
 #[test]
-fn acknowledgements_are_few() {
+fn a_long_message_gets_few_acknowledgements() {
     let options = Options { congestion: paced(1 << 40, Rate::from_gbps(10)), ..Options::default() };
     let mut pair = Pair::connect(options);
     let from = pair.hosts[0].sge(0, 512 * 1024);
@@ -203,7 +203,7 @@ fn acknowledgements_are_few() {
 }
 
 #[test]
-fn both_sides_at_once() {
+fn both_sides_write_and_read_at_once() {
     let mut pair = Pair::connect(Options::default());
     fill(&mut pair, 0, 0, 100_000);
     fill(&mut pair, 1, 0, 100_000);

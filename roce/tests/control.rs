@@ -111,7 +111,7 @@ fn a_completion_queue_that_overflows_ends_its_queue_pairs() {
 
 /// IBA 9.4: a message has at most 2^31 bytes.
 #[test]
-fn requests_that_can_not_be_are_not_taken() {
+fn invalid_requests_are_refused() {
     let options = Options {
         capabilities: Capabilities { max_send: 2, max_recv: 1, ..Capabilities::default() },
         ..Options::default()
@@ -143,7 +143,7 @@ fn requests_that_can_not_be_are_not_taken() {
 }
 
 #[test]
-fn a_congestion_control_that_can_not_be_is_refused() {
+fn invalid_congestion_control_is_refused() {
     let options = Options::default();
     let mut host = Host::new(1, &options);
     host.ready_to_receive(path(1, 2), Qpn::new(9), 0, &options);

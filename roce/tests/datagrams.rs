@@ -302,14 +302,14 @@ fn probes_end_with_the_data() {
 }
 
 #[test]
-fn a_host_that_never_answers_gets_twenty_probes_at_the_line_rate() {
+fn a_host_that_answers_no_probe_gets_twenty_and_data_at_line_rate() {
     let mut network = Network::new(hpcc(), 1);
     network.wire = Box::new(|_, frame, _| {
         !matches!(parse(frame).unwrap().header, Header::DatagramTelemetryRequest { .. })
     });
     network.load(&[1], at(1000));
     assert_eq!(network.probes.len(), 20);
-    assert_eq!(network.changes(), [CongestionNotice::TelemetryMissing("fixed")], "told once");
+    assert_eq!(network.changes(), [CongestionNotice::TelemetryMissing("fixed")], "reported once");
     assert_eq!(network.algorithm(), "fixed");
     let rate = network.rate(1, at(800), at(1000));
     assert!((8e9..10e9).contains(&rate), "{rate}");

@@ -122,7 +122,7 @@ fn forged_and_replayed_responses_are_counted_and_ignored() {
 
 /// A switch reports ratios: a direct response of any other kind is invalid.
 #[test]
-fn a_window_is_no_switchs_to_say() {
+fn a_window_in_a_direct_response_is_refused() {
     let mut script = script(|_| {});
     let bth = Bth { destination: Qpn::new(PEER), ..script.bth(PSN) };
     let feedback = Feedback { report: Report::Window(1), seal: None };

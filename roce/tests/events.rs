@@ -71,7 +71,7 @@ fn a_queue_is_drained_when_the_begun_messages_are_acknowledged() {
 
 /// The log line has both sides, their progress, and the reason.
 #[test]
-fn a_peer_that_dies_leaves_a_line_for_the_log() {
+fn a_peer_that_stops_answering_is_reported_in_one_log_line() {
     let mut script = Script::new(Options { retry_count: 2, ..Options::default() });
     let qpn = script.host.qpn;
     write(&mut script, 1, 10);

@@ -51,7 +51,7 @@ fn silence(script: &mut Script) -> QpFailure {
 }
 
 #[test]
-fn a_peer_that_never_answers() {
+fn a_peer_that_never_answers_is_reported_as_such() {
     let mut script = Script::new(few());
     write(&mut script, 1, 10);
     let QpFailure { qpn, cause, reason, peer, acknowledged, send, expected, retries, busiest } =
@@ -63,7 +63,7 @@ fn a_peer_that_never_answers() {
 }
 
 #[test]
-fn a_peer_that_stops_answering() {
+fn a_peer_that_stops_answering_is_reported_with_the_last_acknowledged_psn() {
     let mut script = Script::new(few());
     for psn in [PSN, PSN + 1] {
         write(&mut script, 1, 10);
@@ -77,7 +77,7 @@ fn a_peer_that_stops_answering() {
 /// The path loses frames of more than 1500 bytes, in both directions. The traffic before the loss determines the reason. Packets that fit
 /// any path (RFC 8200 5) are not large.
 #[test]
-fn a_path_that_loses_large_packets() {
+fn a_path_that_loses_large_packets_is_reported_as_such() {
     for (selective_repeat, read, way) in
         [(false, false, 0), (true, false, 0), (false, true, 1), (true, true, 1)]
     {
@@ -192,7 +192,7 @@ fn a_message_that_ends_short_shows_that_large_packets_are_lost() {
 }
 
 #[test]
-fn a_peer_that_hears_nothing_and_sends() {
+fn a_peer_that_sends_but_does_not_answer_is_reported_as_one_way() {
     for answered in [false, true] {
         let mut script = Script::new(few());
         if answered {
@@ -211,7 +211,7 @@ fn a_peer_that_hears_nothing_and_sends() {
 }
 
 #[test]
-fn a_peer_with_other_psns() {
+fn an_answer_with_an_unrelated_psn_is_reported_as_other_psns() {
     let mut script = Script::new(few());
     write(&mut script, 1, 10);
     let wrong = nak(NakCode::PsnSequenceError, 0);
@@ -220,7 +220,7 @@ fn a_peer_with_other_psns() {
 }
 
 #[test]
-fn a_packet_that_is_lost_each_time() {
+fn a_packet_that_is_lost_each_time_is_reported_as_loss() {
     let mut script = Script::new(few());
     write(&mut script, 1, 10);
     assert_eq!(script.send(PSN, ack(1), &[]), Ok(()));
@@ -235,7 +235,7 @@ fn a_packet_that_is_lost_each_time() {
 }
 
 #[test]
-fn a_peer_without_receives() {
+fn a_peer_without_receives_is_reported_as_such() {
     let mut script = Script::new(few());
     let from = script.host.sge(0, 10);
     post(&mut script, SendRequest::send(1, from));
@@ -250,7 +250,7 @@ fn a_peer_without_receives() {
 }
 
 #[test]
-fn a_peer_that_refuses() {
+fn a_refusal_of_the_peer_is_reported_with_its_reason() {
     let access = FailureReason::RemoteAccess { remote: Some(REMOTE), length: 10 };
     for (code, reason) in [
         (NakCode::RemoteAccessError, access),
@@ -267,7 +267,7 @@ fn a_peer_that_refuses() {
 }
 
 #[test]
-fn an_answer_of_another_kind() {
+fn an_answer_of_another_kind_is_reported_as_a_bad_answer() {
     let mut script = Script::new(few());
     write(&mut script, 1, 10);
     let answer = Operation::AtomicAcknowledge {
@@ -279,7 +279,7 @@ fn an_answer_of_another_kind() {
 }
 
 #[test]
-fn a_request_of_the_peer_that_is_refused() {
+fn a_refused_request_of_the_peer_is_reported_with_its_reason() {
     let mut script = Script::new(few());
     let reth = Reth { rkey: Rkey::new(1), ..script.reth(0, 10) };
     assert_eq!(script.send(PSN, Operation::WriteOnly(reth, None), &[1; 10]), Err(Discard::RemoteKey));
@@ -301,7 +301,7 @@ fn a_request_of_the_peer_that_is_refused() {
 }
 
 #[test]
-fn a_local_error() {
+fn a_local_error_is_reported_with_its_reason() {
     let mut script = Script::new(few());
     let outside = script.host.sge(1 << 20, 10);
     post(&mut script, SendRequest::write(1, outside, REMOTE));
@@ -346,7 +346,7 @@ fn sent(v6: bool, from: u8, to: u8) -> Vec<u8> {
 
 /// RFC 792, RFC 4443 3.1, 3.2.
 #[test]
-fn icmp_explains_silence() {
+fn an_icmp_error_is_the_reason_of_a_missing_answer() {
     use Unreachable::{Address, Port, Prohibited, TooBig};
     let (mtu_v4, mtu_v6) = ([0, 0, 5, 220], [0, 1, 0, 0]);
     for (v6, kind, code, word, what) in [
@@ -382,7 +382,7 @@ fn icmp_explains_silence() {
 
 /// ICMP messages that are old, concern another peer, or contain no packet of this host give no reason.
 #[test]
-fn icmp_that_explains_nothing() {
+fn an_icmp_error_that_is_old_or_of_another_peer_is_ignored() {
     for (from, to, age) in [(2, 1, Duration::from_secs(1)), (2, 3, Duration::ZERO), (3, 1, Duration::ZERO)] {
         let mut script = Script::new(few());
         let mut frame = icmp(false, 3, 3, [0; 4], &sent(false, from, to));
@@ -406,7 +406,7 @@ fn an_error_state_that_the_program_requested_has_no_failure() {
 
 /// On an unreliable service a failed send moves the queue pair to SQE until the program resumes.
 #[test]
-fn a_send_queue_that_failed() {
+fn a_failed_send_queue_is_reported_until_it_resumes() {
     let mut host = Host::new(1, &few());
     let now = Instant::ZERO;
     let init = QpInit { service: Service::Uc, ..host.init(&few()) };

@@ -281,7 +281,7 @@ fn a_minute(recovery: LossRecovery, faults: Faults, faulty_until: Duration) -> [
 }
 
 #[test]
-fn a_minute_of_duplicates_costs_nothing_and_three_seconds_of_heavy_loss_only_time() {
+fn duplicates_cause_no_retransmission_and_heavy_loss_no_failure() {
     for recovery in [LossRecovery::GoBackN, LossRecovery::SelectiveRepeat] {
         let twice = Faults { duplicate: 200, ..Faults::default() };
         let [duplicates, again, timeouts] = a_minute(recovery, twice, Duration::from_secs(60));

@@ -76,7 +76,7 @@ fn probes_leave_among_the_data_of_the_first_window() {
 /// An acknowledgement returns telemetry, so it is requested every 390 bytes, a 32nd of the window. Without telemetry, a sixteenth is
 /// sufficient.
 #[test]
-fn each_32nd_of_a_window_asks_for_an_answer() {
+fn each_32nd_of_a_window_requests_an_acknowledgement() {
     for (in_band, packets) in [(EVERY, 2), (None, 4)] {
         let mut script = writing(in_band);
         let mut asked = Vec::new();
@@ -109,7 +109,7 @@ fn the_first_probes_are_sixteen_at_most() {
 /// Lines 22 to 26 of rtgwg-00 4.2: `ack.seq` of a probe is its position in the data. The responses to all probes of the first window use
 /// the same reference, however much data was sent since.
 #[test]
-fn a_probe_has_its_place_among_the_data() {
+fn a_probe_has_a_position_in_the_data() {
     let (mut script, mut left) = (writing(EVERY), Left::default());
     send(&mut script, &mut left);
     let speed = Speed::from_rate(LINE).unwrap();

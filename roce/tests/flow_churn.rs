@@ -256,7 +256,7 @@ fn joins_and_leaves_settle_within_21_round_trips() {
 /// A response about data that was partly sent before the last update of the reference would update it again for the same queue. The queue
 /// would then oscillate by 12 packets. By itself PowerTCP oscillates by 4 (UC) and 5 packets (UD).
 #[test]
-fn a_reference_moves_by_two_probes_that_left_since_it_moved() {
+fn powertcp_on_unreliable_services_keeps_the_queue_at_few_packets() {
     for (service, most) in [(Service::Uc, 4.1), (Service::Ud, 5.1)] {
         let (busy, queue) = Bottleneck::new(service, (10, 15), CongestionAlgorithm::PowerTcp).phase(1);
         assert!(busy > 0.9 && queue <= most, "{service:?}: {busy:.3} busy, {queue:.1} packets");

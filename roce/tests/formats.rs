@@ -156,7 +156,7 @@ fn the_capture_has_the_frames_that_are_sent() {
 }
 
 #[test]
-fn every_packet_in_it_is_good() {
+fn every_packet_of_the_capture_parses() {
     let frames = capture::frames(File::new(FILE));
     assert!(frames.iter().all(|frame| parse(frame).is_ok()));
     let carried: Vec<_> =

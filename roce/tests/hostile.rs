@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_packets_in_any_order(packets in proptest::collection::vec(packet(), 1..60)) {
+    fn any_packets_in_any_order_are_handled_without_a_panic(packets in proptest::collection::vec(packet(), 1..60)) {
         let mut script = Script::new(Options { memory: SIZE as usize, ..Options::default() });
         let qpn = script.host.qpn;
         let remote = Remote { address: BASE, rkey: Rkey::new(1) };

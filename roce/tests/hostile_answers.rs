@@ -230,7 +230,7 @@ fn every_wrong_answer_is_ignored_or_ends_the_request_by_the_rules() {
 
 /// IBA 9.7.5.2.1: reserved syndromes are ignored.
 #[test]
-fn reserved_syndromes_are_silence() {
+fn reserved_syndromes_are_ignored() {
     let (mut script, _) = ask(Asked::Writes);
     let codes = (0x40..0x60).chain(0x65..=0xff);
     let mut count = 0;
@@ -248,7 +248,7 @@ fn reserved_syndromes_are_silence() {
 
 /// IBA 9.2.8: an acknowledgement carries no payload and no pad.
 #[test]
-fn an_acknowledgement_with_a_payload_is_silence() {
+fn an_acknowledgement_with_a_payload_is_ignored() {
     let (mut script, _) = ask(Asked::Writes);
     for (flags, tail) in [(0x40, vec![0; 4]), (0x70, vec![0; 4]), (0x40, vec![0; 2])] {
         let rest = [&[0x1f, 0, 0, 1][..], &tail].concat();

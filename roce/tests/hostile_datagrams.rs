@@ -190,7 +190,7 @@ fn forged_and_stale_answers_change_nothing() {
 proptest! {
     /// The endpoint sends no more and no longer frames than it receives, and allocates no memory for the senders of probes.
     #[test]
-    fn strangers_get_no_more_than_they_sent(
+    fn unknown_senders_get_no_more_bytes_than_they_sent(
         packets in vec((any::<bool>(), 0..4u32, 0..3u8, vec((any::<Index>(), any::<u8>()), 0..4), any::<bool>()), 1..60),
         seals: bool,
     ) {

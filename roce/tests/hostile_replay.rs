@@ -117,7 +117,7 @@ fn replayed_frames_get_the_answers_of_rxe_or_those_of_the_rule() {
     for probe in &probes {
         let mut expected = probe.answered.clone();
         for (_, extra) in LESS.iter().filter(|(qpn, _)| *qpn == probe.qpn) {
-            let at = expected.iter().position(|reply| reply == extra).expect("rxe said it");
+            let at = expected.iter().position(|reply| reply == extra).expect("an answer of rxe");
             expected.remove(at);
         }
         assert_eq!(replay(probe).0, expected, "QP {}", probe.qpn);
@@ -129,7 +129,7 @@ type Case = (u32, &'static str, &'static [Reply], &'static [Option<Discard>]);
 
 /// Checks the contents of the probes, so that the comparison above cannot pass with empty data.
 #[test]
-fn the_probes_are_these() {
+fn the_replayed_frames_have_the_expected_answers() {
     let cases: [Case; 12] = [
         (30, "SEND", &[(FIRST, ACK, 1)], &[None]),
         (31, "SEND that asks for no answer", &[], &[None]),

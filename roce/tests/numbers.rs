@@ -32,7 +32,7 @@ fn configured_numbers_are_sent_and_accepted_and_others_are_not() {
             numbers.parse(frame).map(|frame| frame.network.telemetry().is_some())
         };
         assert_eq!((is_carried(&int_md, numbers), is_carried(&aecn, numbers)), (Ok(true), Ok(true)));
-        assert_eq!(is_carried(&int_md, stranger), Err(Discard::NotRoce), "another port is somebody else's");
+        assert_eq!(is_carried(&int_md, stranger), Err(Discard::NotRoce), "another port is not that of INT");
         assert_eq!(is_carried(&aecn, stranger), Ok(false), "an unknown option is skipped");
     }
     assert_eq!(parse(&packet(Format::IntMd, other())), Err(Discard::NotRoce));
@@ -80,7 +80,7 @@ fn two_endpoints_and_two_switches_differ() {
 }
 
 #[test]
-fn numbers_that_mean_something_else_are_refused() {
+fn ports_and_option_types_with_another_meaning_are_refused() {
     for port in [0, 4791] {
         assert_eq!(Numbers::new(port, 0x3e), Err(NumbersError::IntPort(port)));
     }

@@ -35,7 +35,7 @@ fn run(pair: &mut Pair, request: SendRequest) -> CompletionStatus {
 
 /// IBA 11.2.8.1: a region's first byte has the address that its owner chose.
 #[test]
-fn both_sides_go_by_the_regions_own_addresses() {
+fn both_sides_use_the_regions_own_addresses() {
     for origins in [[0, 0], [0x10_0000, 8], [0, BASE * 2]] {
         let mut pair = Pair::connect(Options::default());
         let [ours, theirs] = regions(&mut pair, origins);
@@ -81,7 +81,7 @@ fn the_address_of_the_memory_is_outside_a_region_with_its_own_addresses() {
 
 /// A window is bound at the region's addresses, and keeps the addresses of its binding.
 #[test]
-fn a_window_lies_where_the_regions_addresses_say() {
+fn a_window_is_bound_at_the_regions_addresses() {
     for zero_based in [false, true] {
         let mut pair = Pair::connect(Options::default());
         let [ours, theirs] = regions(&mut pair, [0, 0x1000]);

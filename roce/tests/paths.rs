@@ -178,7 +178,7 @@ fn every_format_reports_the_load_of_paths() {
 }
 
 #[test]
-fn the_best_of_several_is_taken() {
+fn a_flow_moves_to_the_least_loaded_of_several_paths() {
     let (pair, seen) = write(paced(4), |index, _| [0.9, 0.6, 0.2, 0.5, 0.0, 0.0, 0.0, 0.0][index]);
     assert_eq!(moves(&pair), 1);
     let ports: Vec<u16> = seen.probes.keys().copied().collect();
@@ -189,7 +189,7 @@ fn the_best_of_several_is_taken() {
 
 /// Three paths over the same idle link, each a little better than the others in turn: the first candidate remains the candidate.
 #[test]
-fn ways_that_are_as_good_as_each_other_do_not_keep_it_from_moving() {
+fn equally_good_paths_do_not_prevent_a_move() {
     thread_local!(static CALLS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) });
     let (pair, seen) = write(paced(4), |index, _| {
         let calls = CALLS.get();

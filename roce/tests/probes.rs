@@ -68,7 +68,7 @@ fn memory_for_telemetry_is_freed_when_telemetry_stops() {
 
 /// Destroying a queue pair with such state frees all of it.
 #[test]
-fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
+fn a_destroyed_queue_pair_has_no_probe_state() {
     let mut script = Script::new(Options::default());
     probe(&mut script, 0, 1);
     let (now, old) = (script.now, script.host.qpn);
@@ -90,7 +90,7 @@ fn a_queue_pair_that_is_gone_is_no_longer_looked_after() {
 
 /// The agreement persists: a peer that has set up telemetry sends no second setup.
 #[test]
-fn an_agreement_outlives_a_pause() {
+fn a_telemetry_agreement_persists_while_idle() {
     let mut script = Script::new(Options::default());
     let setup = Setup {
         reverse: Reverse::Notification,

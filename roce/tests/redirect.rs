@@ -87,7 +87,7 @@ fn packets_use_the_new_address_of_the_peer_only() {
 }
 
 #[test]
-fn every_kind_of_sender_follows_its_peer() {
+fn a_redirect_applies_to_queue_pairs_and_address_handles() {
     let mut many = Many::new(8);
     let qps = [Service::Rc, Service::Uc, Service::Rc].map(|service| many.add(service, 1));
     many.add(Service::Rc, 3);
@@ -105,7 +105,7 @@ fn every_kind_of_sender_follows_its_peer() {
 }
 
 #[test]
-fn a_queue_pair_that_is_given_another_path_follows_the_peer_there() {
+fn a_queue_pair_with_a_new_path_follows_redirects_of_its_new_peer() {
     let mut script = Script::new(Options::default());
     let (now, qpn) = (script.now, script.host.qpn);
     let other = Path { destination: peer(3), ..path(2, 1) };
@@ -120,7 +120,7 @@ fn a_queue_pair_that_is_given_another_path_follows_the_peer_there() {
 
 /// However many queue pairs have a peer whose address changed, one call changes at most the limit.
 #[test]
-fn a_call_changes_a_bounded_number() {
+fn one_redirect_call_changes_a_bounded_number_of_queue_pairs() {
     const MOST: usize = Endpoint::REDIRECTS;
     let count = 2 * MOST + 3;
     let mut many = Many::new(count as u32);

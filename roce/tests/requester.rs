@@ -161,7 +161,7 @@ fn a_refusal_ends_its_request_and_flushes_the_rest() {
 
 /// IBA 9.7.5.2.8: an RNR NAK contains the time of the retry.
 #[test]
-fn a_receiver_that_is_not_ready_is_waited_for() {
+fn a_request_is_retried_after_the_time_of_an_rnr_nak() {
     let mut script = Script::new(Options { rnr_retry: 2, ..Options::default() });
     write(&mut script, 1, 10);
     write(&mut script, 2, 10);
@@ -184,7 +184,7 @@ fn a_receiver_that_is_not_ready_is_waited_for() {
 
 /// IBA 9.7.6.1.3: the timeout, the retries, the error.
 #[test]
-fn silence_is_retried_and_then_given_up() {
+fn a_request_without_an_answer_is_retried_and_then_fails() {
     let mut script = Script::new(Options { retry_count: 3, ..Options::default() });
     write(&mut script, 1, 2000);
     read(&mut script, 2, 10);
@@ -257,7 +257,7 @@ fn a_bad_local_buffer_fails_after_the_requests_before_it() {
 }
 
 #[test]
-fn flushing_keeps_the_order_and_reset_forgets() {
+fn flushed_requests_keep_their_order_and_reset_clears_the_queues() {
     let mut script = script();
     let qpn = script.host.qpn;
     for id in 0..3 {
@@ -279,7 +279,7 @@ fn flushing_keeps_the_order_and_reset_forgets() {
 
 /// Every packet of the response to a 2 GiB READ has its own PSN, which is half the PSN space at MTU 256.
 #[test]
-fn a_read_of_two_gibibytes_takes_half_the_circle() {
+fn a_read_of_two_gibibytes_uses_half_the_psn_space() {
     let options = Options { mtu: roce::wire::Mtu::M256, ..Options::default() };
     let mut script = Script::new(options);
     let length = 1 << 31;
@@ -307,7 +307,7 @@ fn a_read_of_two_gibibytes_takes_half_the_circle() {
 /// Observed with Linux 6.1's rdma_rxe and several concurrent READs of 1 MiB: after a loss it first sends the pending responses, for longer
 /// than the timeout. Then it responds to the retransmitted request.
 #[test]
-fn a_peer_that_still_streams_old_answers_is_waited_for() {
+fn late_responses_of_a_peer_postpone_the_timeout() {
     let mut script = Script::new(Options { retry_count: 1, memory: 1 << 16, ..Options::default() });
     read(&mut script, 1, 3000);
     read(&mut script, 2, 3000);

@@ -324,7 +324,7 @@ fn more_reads_than_agreed_are_an_invalid_request() {
 
 /// IBA 9.6.1.1, 9.6.1.1.3: another partition, another source, another queue pair.
 #[test]
-fn strangers_are_not_heard() {
+fn packets_of_another_partition_source_or_queue_pair_are_dropped() {
     let mut script = script();
     let write = Operation::WriteOnly(script.reth(0, 1), None);
     script.partition_key = 0x7fff;

@@ -123,7 +123,7 @@ fn a_lost_offer_is_made_again_at_the_next_loss() {
 }
 
 #[test]
-fn a_peer_that_does_not_know_it_gets_twenty_offers() {
+fn a_peer_without_selective_repeat_gets_twenty_offers() {
     let mut script = script();
     let mut offers = 0;
     for id in 0..60 {
@@ -313,7 +313,7 @@ fn part_of_a_read_is_answered_before_the_offer_arrives() {
 
 /// If more packets are outstanding than a bitmap covers, the switch is postponed; a report of held packets counts as a gap, once.
 #[test]
-fn too_much_outstanding_puts_the_change_off() {
+fn the_switch_is_postponed_while_too_many_packets_are_outstanding() {
     let options = Options { congestion: crate::harness::open_window(), memory: 1 << 23, ..options() };
     let mut script = Script::new(options);
     let request = write(&script, 0, 5000 << 10);

@@ -354,7 +354,7 @@ fn a_selective_acknowledgement_of_unsent_packets_is_dropped() {
 
 /// A peer that reported a packet as held may drop it because no receive is posted.
 #[test]
-fn a_packet_that_is_given_up_is_sent_again() {
+fn a_held_packet_that_the_peer_dropped_is_retransmitted() {
     let mut script = script();
     let request = write(&script, 1, 3 * 1024);
     post(&mut script, request);
@@ -461,7 +461,7 @@ fn goodput(selective_repeat: bool, loss: u64, read: bool) -> u64 {
 
 /// `cargo test -p ferroce-roce selective_repeat -- --nocapture` prints the table.
 #[test]
-fn it_is_worth_more_the_more_is_lost() {
+fn the_gain_of_selective_repeat_grows_with_loss() {
     println!("goodput in Mb/s at 10 Gb/s, 100 µs of round trip, MTU 1024, window 256 KiB");
     println!(
         "{:>6}  {:>17} {:>17}  {:>17} {:>17}",

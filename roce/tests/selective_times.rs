@@ -93,7 +93,7 @@ fn a_retransmission_that_waits_for_the_pacer_marks_no_other_packet_lost() {
 
 /// The timeout after each lost retransmission of a packet doubles (RFC 6298 5.5), while the peer receives the new packets.
 #[test]
-fn a_packet_that_is_lost_again_and_again_is_sent_ever_more_seldom() {
+fn the_interval_between_retransmissions_of_a_packet_doubles() {
     let mut script = measured(script());
     let request = write(&script, 1, 64 * 1024);
     post(&mut script, request);
@@ -216,7 +216,7 @@ fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
 
 /// RFC 5681 4.3: the loss of a retransmission is a separate indication of congestion.
 #[test]
-fn congestion_control_learns_of_a_lost_retransmission() {
+fn a_lost_retransmission_is_a_congestion_signal() {
     let line_rate = Rate::from_gbps(10);
     let swift = CongestionAlgorithm::Swift(SwiftConfig::new(line_rate, ROUND_TRIP));
     let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig::new(line_rate, ROUND_TRIP));

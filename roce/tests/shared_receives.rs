@@ -89,7 +89,7 @@ fn an_empty_shared_queue_gets_rnr_naks_until_a_receive_is_posted() {
     let (mut pair, srq, [a, _]) = shared(Options::default());
     send(&mut pair, a, 1, 10);
     while pair.hosts[1].endpoint.counters().rnr_naks_sent == 0 {
-        assert!(pair.step(), "something must come");
+        assert!(pair.step(), "no frame and no timer is left");
     }
     post(&mut pair, srq, 5);
     pair.run(LIMIT);
@@ -135,7 +135,7 @@ fn a_queue_pair_that_fails_leaves_the_requests_to_the_others() {
 }
 
 #[test]
-fn a_queue_in_use_stays_and_a_stranger_may_not_take_from_it() {
+fn a_shared_queue_in_use_is_kept_and_other_domains_are_refused() {
     let (mut pair, srq, _) = shared(Options::default());
     let endpoint = &mut pair.hosts[1].endpoint;
     assert_eq!(endpoint.destroy_srq(srq), Err(ControlError::SrqBusy { srq, qps: 2 }));
@@ -195,7 +195,7 @@ fn fill(host: &Host, srq: SrqId) -> (u32, u32) {
 
 /// The request of an abandoned message returns to the queue. Its entry was not used meanwhile.
 #[test]
-fn a_message_that_is_given_up_finds_its_place_free() {
+fn the_request_of_an_abandoned_message_returns_to_the_queue() {
     let (mut host, srq) = unreliable(4);
     (0..4).for_each(|id| post_one(&mut host, srq, id).unwrap());
     let full = Err(PostError::QueueFull { limit: 4 });

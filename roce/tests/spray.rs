@@ -110,7 +110,7 @@ fn end_well(pair: &mut Pair, writes: usize) {
 }
 
 #[test]
-fn paths_of_unequal_delay_cost_no_repetition() {
+fn paths_of_unequal_delay_cause_no_retransmission() {
     for detours in [[0, 0, 0, 0], [0, 1, 2, 3], [0, 3, 7, 10], [0, 0, 0, 40], [0, 40, 41, 90]] {
         let (mut pair, network) = connect(options(), &detours);
         pair.hosts[0].ram.0.fill(7);
@@ -149,8 +149,8 @@ fn a_failed_path_is_avoided_within_two_round_trips_and_used_again_later() {
         let late: Vec<_> = sent.iter().filter(|at| **at > first + round * 2 && **at < ended).collect();
         assert!(late.len() <= 6, "path {dark} is tried {} times in 2 ms", late.len());
         let gap = late.first().map(|at| at.saturating_since(first));
-        assert!(gap.is_none_or(|gap| gap > round * 4), "path {dark} is left for {gap:?}");
-        assert!(sent.iter().filter(|at| **at > ended).count() > 200, "path {dark} is taken again");
+        assert!(gap.is_none_or(|gap| gap > round * 4), "path {dark} is not used for {gap:?}");
+        assert!(sent.iter().filter(|at| **at > ended).count() > 200, "path {dark} is used again");
         let lost = sent.iter().filter(|at| **at >= began && **at < ended).count() as u64;
         assert_eq!(pair.hosts[0].endpoint.counters().retransmitted, lost, "only what was lost");
         assert_eq!(pair.hosts[0].endpoint.counters().timeouts, 0);
@@ -159,7 +159,7 @@ fn a_failed_path_is_avoided_within_two_round_trips_and_used_again_later() {
 
 /// The path of the peer's responses drops all packets from now on. Retransmitted requests make the peer use another path.
 #[test]
-fn answers_leave_a_dark_path_too() {
+fn responses_leave_a_failed_path() {
     let (mut pair, network) = connect(options(), &[0, 1, 2, 3]);
     (0..4).for_each(|id| write(&mut pair, id));
     run(&mut pair, &network, Instant::ZERO + Duration::from_millis(1));

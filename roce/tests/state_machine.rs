@@ -106,7 +106,7 @@ proptest! {
 
     /// Without an operation that ends a queue pair, all requests must succeed, unless faults used all retries.
     #[test]
-    fn faults_cost_only_time((setting, operations) in case()) {
+    fn all_requests_succeed_despite_faults((setting, operations) in case()) {
         run(setting, &operations);
     }
 

@@ -109,7 +109,7 @@ fn rocev2_packets_are_not_steered() {
 }
 
 #[test]
-fn rules_take_copy_and_drop_frames_in_their_order() {
+fn rules_apply_in_the_order_of_their_priority() {
     let mut host = host();
     let (second, third) = (open(&mut host), open(&mut host));
     let copy = FlowRule { action: FlowAction::Copy, ..to_port(7) };
@@ -179,7 +179,7 @@ fn frames_have_an_ethernet_header_and_fit_the_port() {
 }
 
 #[test]
-fn only_raw_packet_queue_pairs_take_rules_and_only_so_many() {
+fn only_raw_packet_queue_pairs_accept_rules_up_to_the_limit() {
     let mut host = host();
     let datagrams = host.endpoint.create_qp(NOW, host.init_of(Service::Ud)).unwrap();
     let refused = host.endpoint.add_flow(datagrams, to_port(7));

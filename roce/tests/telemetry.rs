@@ -156,7 +156,7 @@ fn a_receiver_returns_windows_once_per_round_trip() {
 }
 
 #[test]
-fn ratios_alone_bring_the_rate_down() {
+fn ratio_reports_lower_the_rate() {
     let (seen, share, _) = transfer(hpcc(|congestion| {
         congestion.in_band = EVERY;
         congestion.ratio_only = true;
@@ -167,7 +167,7 @@ fn ratios_alone_bring_the_rate_down() {
 
 /// A peer that does not support telemetry receives data without it, and the setup 20 times at most. DCQCN replaces HPCC++.
 #[test]
-fn a_peer_that_knows_no_telemetry_gets_plain_packets() {
+fn a_peer_without_telemetry_gets_plain_packets() {
     let mut pair = Pair::connect(hpcc(|congestion| congestion.in_band = EVERY));
     let mut setups = 0;
     let counted = Rc::new(RefCell::new(0));
@@ -201,7 +201,7 @@ const KEYED: fn(&mut Congestion) = |congestion| {
 
 /// rtgwg-00 9.1.
 #[test]
-fn sealed_feedback_works_like_any() {
+fn sealed_feedback_lowers_the_rate() {
     let (_, share, pair) = transfer(hpcc(KEYED));
     assert!(share < 0.25, "{share}");
     let (_, other, windows) = transfer(receiver_based(KEYED));
@@ -275,7 +275,7 @@ fn forged_and_replayed_feedback_is_counted_and_ignored() {
     assert_eq!(pair.hosts[0].sent()[0].status, CompletionStatus::Success, "the acknowledgements are good");
     let counters = pair.hosts[0].endpoint.counters();
     assert!(counters.discarded(Discard::ForgedFeedback) > 2);
-    assert!(counters.feedback_received <= 1, "the first was let through once");
+    assert!(counters.feedback_received <= 1, "only the original of the replayed feedback is accepted");
     assert_eq!(pair.reports()[0].unwrap().rate, before);
 }
 
@@ -287,7 +287,7 @@ fn post_write(script: &mut Script, length: u32) {
 
 /// With any window that a receiver reports, the rate stays between the minimum and the line rate.
 #[test]
-fn windows_that_lie_stay_in_bounds() {
+fn false_windows_keep_the_rate_in_bounds() {
     let mut script = Script::new(receiver_based(|congestion| congestion.in_band = EVERY));
     post_write(&mut script, 100_000);
     assert!(matches!(
@@ -332,7 +332,7 @@ fn a_window_that_closes_without_an_ack_request_forces_one() {
     let report = script.host.endpoint.report(script.host.qpn).unwrap();
     assert_eq!((report.in_flight, report.window < 512), (512, true));
     script.wait(Duration::from_millis(1));
-    let again = next_data(&mut script).expect("it speaks again");
+    let again = next_data(&mut script).expect("it sends again");
     assert_eq!((again.psn.get(), again.ack_request), (after[0], true));
     // The peer has received both.
     assert_eq!(script.send(after[1], ack(0), &[]), Ok(()));

@@ -193,7 +193,7 @@ fn a_write_that_announces_more_than_a_message_may_have_is_dropped() {
 
 /// IBA 10.3.1.6: SQE.
 #[test]
-fn a_send_from_memory_that_is_not_ours_stops_sending_but_not_receiving() {
+fn a_send_with_a_wrong_lkey_stops_sending_but_not_receiving() {
     let [mut a, mut b] = connections();
     let bad = a.sge_with(0, 10, Lkey::new(a.region.lkey.get() ^ 1));
     post(&mut a, |_| SendRequest::send(1, Data::from(bad)).unsignalled());
@@ -287,7 +287,7 @@ fn a_datagram_of_another_key_or_without_room_is_dropped() {
 
 /// IBA 10.9.3: two limited members of a partition cannot communicate.
 #[test]
-fn one_of_two_members_of_a_partition_is_a_full_one() {
+fn two_limited_members_of_a_partition_cannot_communicate() {
     let other = Err(Discard::PartitionKey);
     for (ours, theirs, outcome) in
         [(0x7fff, 0x7fff, other), (0x7fff, 0xffff, Ok(())), (0x7fff, 0xfffe, other)]
@@ -331,7 +331,7 @@ fn another_key_counts_from_the_next_datagram_on() {
 }
 
 #[test]
-fn datagrams_have_limits() {
+fn datagrams_beyond_the_limits_are_refused() {
     let ([mut a, b], address) = datagrams();
     let to = Datagram { address, qpn: b.qpn, queue_key: KEY };
     let mut refused = |request| a.endpoint.post_send(NOW, a.qpn, request).unwrap_err();

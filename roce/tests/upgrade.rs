@@ -52,7 +52,7 @@ fn algorithm_after(pair: &mut Pair) -> &'static str {
 }
 
 #[test]
-fn switches_that_answer_bring_hpcc() {
+fn telemetry_of_switches_selects_hpcc() {
     let mut pair = Pair::connect(auto());
     let mut time = 0;
     pair.filter = Some(Box::new(move |from, frame| {
@@ -294,7 +294,7 @@ fn a_wrong_base_rtt_is_reported_once() {
 
 /// The response to a message's last probe is lost, and nothing is sent for a second. This does not count as missing telemetry.
 #[test]
-fn one_answer_that_is_lost_before_a_pause_is_not_missed() {
+fn an_answer_lost_before_an_idle_time_is_not_missing_telemetry() {
     let congestion = CongestionAlgorithm::Hpcc(HpccConfig::new(line(), RTT, NonZeroU32::MIN));
     let options = Options { congestion, probe_interval: Some(RTT), ack_timeout: 14, ..Options::default() };
     let mut pair = Pair::connect(options);

@@ -77,7 +77,7 @@ fn a_receiver_without_a_receive_is_the_waiting_state() {
 }
 
 #[test]
-fn a_peer_without_answers_is_the_waiting_state_silence() {
+fn a_peer_that_does_not_answer_is_the_waiting_state_silence() {
     let begin = |pair: &mut Pair| {
         pair.filter = Some(Box::new(|_, _| false));
         write(pair, 1, 64);

@@ -178,7 +178,7 @@ fn an_invalid_bind_fails_the_queue_pair() {
 }
 
 #[test]
-fn a_window_that_a_peer_may_write_needs_a_region_that_its_owner_may_write() {
+fn binding_a_writable_window_requires_a_locally_writable_region() {
     for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
         let (mut script, _) = script();
         let region = script.windowed(Access::REMOTE_READ);

@@ -107,7 +107,7 @@ fn a_key_of_one_protection_domain_is_invalid_for_a_queue_of_another() {
 
 /// On the wire: opcodes of XRC, with the queue's number in each request.
 #[test]
-fn on_the_wire_it_is_xrc() {
+fn packets_have_xrc_opcodes_and_the_queues_number() {
     let (mut pair, _, [a, _]) = connected(options());
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let log = seen.clone();
@@ -150,7 +150,7 @@ fn an_empty_queue_gets_an_rnr_nak_while_another_has_requests() {
 /// With loss, duplication and reordering, with go-back-N and with selective repeat, each message arrives once and in the order of its
 /// queue.
 #[test]
-fn loss_changes_nothing() {
+fn messages_arrive_once_and_in_order_despite_faults() {
     for (selective_repeat, seed) in (0..40).map(|seed| (seed % 2 == 0, seed)) {
         let (mut pair, _, inboxes) = connected(Options { selective_repeat, ..options() });
         pair.random = Random(seed);

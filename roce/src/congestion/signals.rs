@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_counts_only_at_a_full_link() {
+    fn a_delay_counts_only_on_a_full_link() {
         let (mut signals, base_rtt) = (Signals::default(), Duration::from_micros(10));
         let mut on_signal = |signal| signals.on_signal(signal, base_rtt);
         assert_eq!(on_signal(Signal::Delay(5_000)), None, "the load of the link is not known yet");

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn no_buffers_take_more_than_a_message() {
+    fn the_room_of_a_buffer_list_is_at_most_the_longest_message() {
         let sge = |length| Sge { address: 0, length, lkey: Lkey::new(1) };
         assert_eq!((room(&[]), room(&[sge(3), sge(4)])), (0, 7));
         for large in [[sge(1 << 31), sge(1)], [sge(u32::MAX), sge(u32::MAX)], [sge(0), sge(u32::MAX)]] {

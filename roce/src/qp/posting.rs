@@ -329,7 +329,7 @@ mod tests {
 
     /// IBA 10.7: a request without data needs no buffer.
     #[test]
-    fn operations_without_data_take_any() {
+    fn operations_without_data_ignore_their_buffers() {
         let flush = SendRequest::flush(0, REMOTE, u32::MAX, Feth::new(true, false, false));
         let many = [sge(u32::MAX); 9];
         for request in [flush, SendRequest::local_invalidate(0, Rkey::new(1))] {

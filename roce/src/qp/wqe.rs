@@ -118,7 +118,7 @@ mod tests {
     use crate::{Lkey, Rkey};
 
     #[test]
-    fn two_gibibytes_take_half_the_circle() {
+    fn two_gibibytes_use_half_the_psn_space() {
         let length = 1 << 31;
         let sge = crate::qp::Sge { address: 0, length, lkey: Lkey::new(1) };
         let remote = Remote { address: 0, rkey: Rkey::new(1) };

@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn a_changed_bit_outside_telemetry_is_seen(bit in 0usize..8, at in 0usize..200) {
+    fn a_changed_bit_outside_telemetry_is_detected(bit in 0usize..8, at in 0usize..200) {
         let payload = [3; 64];
         let mut frame = emitted(&path(false), &write(Bth::TELEMETRY), &payload);
         let bth_at = 14 + 20 + 8;
@@ -83,7 +83,7 @@ proptest! {
 }
 
 #[test]
-fn room_that_is_not_there_is_refused() {
+fn a_wrong_length_of_the_telemetry_room_is_refused() {
     let mut frame = emitted(&path(false), &write(Bth::TELEMETRY), &[1; 8]);
     let word = 14 + 20 + 8 + 12;
     frame[word + 3] = 15;

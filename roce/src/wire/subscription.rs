@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_length_is_too_long() {
+    fn a_length_without_room_for_the_subscription_is_refused() {
         for length in [0, 64 - SUBSCRIPTION_LENGTH, 64, usize::MAX] {
             let inserted = Subscription::insert(&mut [0; 64], length, Qpn::new(1));
             assert!(inserted.is_err(), "a packet of {length} bytes");

@@ -220,7 +220,7 @@ proptest! {
             }
         } else if let Header::Connected { service: Service::Rc, bth, .. } = header {
             let is_usual = change == 0 && path.vlan.is_none() && path.source.is_ipv4() && path.traffic_class & 3 != 3 && bth.congestion == 0;
-            prop_assert!(!is_usual, "the complete way is for what is rare");
+            prop_assert!(!is_usual, "the fast path parses the usual packets");
         }
     }
 
@@ -256,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(
+    fn any_bytes_are_parsed_without_a_panic(
         (path, id) in path(), (header, payload) in packet(),
         edits in proptest::collection::vec(any::<(prop::sample::Index, u8)>(), 0..6),
         noise in proptest::collection::vec(any::<u8>(), 0..200),
@@ -326,7 +326,7 @@ proptest! {
 
 /// IBA table 43, table 46.
 #[test]
-fn every_syndrome_is_itself_or_reserved() {
+fn every_syndrome_code_is_preserved_or_reserved() {
     let legal: Vec<u8> = (0..=255).filter(|&code| Syndrome::from_code(code).is_some()).collect();
     assert_eq!(legal, (0..0x40).chain(0x60..=0x64).collect::<Vec<u8>>());
     for code in legal {

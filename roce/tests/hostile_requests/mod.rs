@@ -61,12 +61,12 @@ fn asker_gets(row: &str, expected: Option<CompletionStatus>, answer: (u32, Opera
         .collect();
     match expected {
         None => {
-            assert_eq!(asker.state(), State::ReadyToSend, "{row}: the asker");
+            assert_eq!(asker.state(), State::ReadyToSend, "{row}: the requester");
             assert!(failed.is_empty(), "{row}: {failed:?}");
         }
         Some(status) => {
-            assert_eq!(asker.state(), State::Error, "{row}: the asker");
-            assert_eq!(failed[0], status, "{row}: the asker");
+            assert_eq!(asker.state(), State::Error, "{row}: the requester");
+            assert_eq!(failed[0], status, "{row}: the requester");
             assert!(failed[1..].iter().all(|&s| s == CompletionStatus::Flushed), "{row}: {failed:?}");
         }
     }
@@ -193,7 +193,7 @@ fn a_key_invalidated_within_a_message_fails_the_message() {
 
 /// IBA 9.7.5.2.4: a local error of the responder is a remote operational error for the peer.
 #[test]
-fn a_receive_buffer_that_went_away_is_an_operational_error() {
+fn a_deregistered_receive_buffer_is_a_remote_operational_error() {
     let (mut script, _) = prepare();
     let qpn = script.host.qpn;
     let sge = script.host.sge(0, 100);

@@ -48,7 +48,7 @@ impl RequestLog {
         let silent = &self.posted[self.ended..index];
         assert!(
             silent.iter().all(|posted| !posted.signalled),
-            "a signalled request before {index} said nothing"
+            "a signalled request before {index} has no completion"
         );
         match (completion.status, self.failed) {
             (CompletionStatus::Success, None) => {

@@ -154,7 +154,7 @@ impl Simulation {
         let peer = 1 - host;
         let same = |area, from: usize, to: usize| {
             let (from, to) = (offset(area, from) as usize, offset(area, to) as usize);
-            assert!(now[from..to] == before[from..to], "host {host}: memory that nobody was given changed");
+            assert!(now[from..to] == before[from..to], "host {host}: memory outside of all requests changed");
         };
         same(Area::Outgoing, 0, REQUESTS);
         same(Area::Offered, 0, REQUESTS);

@@ -70,7 +70,7 @@ fn a_changed_region_keeps_its_keys_and_nothing_else() {
 
 /// IBA 10.6.3: a local and a remote key have different uses.
 #[test]
-fn regions_that_cannot_be_are_refused() {
+fn invalid_registrations_are_refused() {
     let mut table = table(1);
     assert!(matches!(table.register(PD, 8, 0, Access::ALL), Err(ControlError::Value { value: 0, .. })));
     assert!(matches!(

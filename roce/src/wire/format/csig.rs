@@ -178,7 +178,7 @@ mod tests {
 
     /// Two tags from public switch code, without their TPID.
     #[test]
-    fn fields_are_where_others_have_them() {
+    fn fields_have_the_layout_of_public_switch_code() {
         for (mut bytes, kind, value, locator) in [([0x2b, 0x85], 1, 0x17, 5), ([0x28, 0x42], 1, 0x10, 0x42)] {
             let fields = Fields { kind, value, locator };
             assert_eq!(Fields::read(&bytes), Some((fields, false)));

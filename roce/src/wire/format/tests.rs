@@ -80,7 +80,7 @@ fn region(frame: &[u8]) -> &[u8] {
 /// P4 INT v2.1, 5.6 and 5.7: shim, header, one hop's metadata.
 /// RFC 4727 6: the port is one for experiments.
 #[test]
-fn int_md_stands_as_its_figures_say() {
+fn int_md_has_the_layout_of_its_figures() {
     let (mut frame, length) = inserted(Format::IntMd, false, &[1; 8]);
     let asked = [
         0x14, 3, 0x12, 0xb7, // INT-MD, NPT 1, 3 words, port 4791
@@ -106,7 +106,7 @@ fn int_md_stands_as_its_figures_say() {
 
 /// RFC 9197 4.4.1 and 4.4.2 in RFC 9486 3, in the layout of Linux's encapsulation.
 #[test]
-fn ioam_stands_as_its_figures_say() {
+fn ioam_has_the_layout_of_its_figures() {
     let (mut frame, length) = inserted(Format::Ioam, true, &[1; 8]);
     let region_of = |frame: &[u8]| region(frame).to_vec();
     let asked = [
@@ -133,7 +133,7 @@ fn ioam_stands_as_its_figures_say() {
 /// draft-kumar-ippm-ifa: header, metadata header, one hop of 32 bytes.
 /// RFC 3692: the protocol number is one for experiments.
 #[test]
-fn ifa_stands_as_its_figures_say() {
+fn ifa_has_the_layout_of_its_figures() {
     let (mut frame, length) = inserted(Format::Ifa, false, &[1; 8]);
     assert_eq!(frame[23], 253, "IP's protocol");
     assert_eq!(frame[34..38], [0x2f, 17, 0, 40], "version 2, GNS 15, UDP, 40 words at most");
@@ -151,13 +151,13 @@ fn ifa_stands_as_its_figures_say() {
         0, 0, 0, 100, 0, 0, 0, 0, // 100 cells
     ];
     assert_eq!(region(&frame[..length]), metadata);
-    assert_eq!(u16::from_be_bytes([frame[42], frame[43]]), udp_length, "UDP knows nothing of it");
+    assert_eq!(u16::from_be_bytes([frame[42], frame[43]]), udp_length, "the UDP length does not include it");
 }
 
 /// draft-shi-ippm-advanced-ecn-00, Figure 2 and Table 1.
 /// RFC 4727 3.6: the option's type is one for experiments.
 #[test]
-fn aecn_stands_as_its_figures_say() {
+fn aecn_has_the_layout_of_its_figures() {
     let (mut frame, length) = inserted(Format::Aecn, true, &[1; 8]);
     assert_eq!(region(&frame[..length]), [17, 1, 0x3e, 9, 0, 0xf8, 0, 0, 0, 0, 0, 0, 0, 1, 1, 0]);
     for number in [1, 3, 2] {
@@ -286,7 +286,7 @@ fn foreign_namespaces_instructions_and_name_spaces_are_left_alone() {
 
 /// draft-ravi-ippm-csig-01: the tag is after a VLAN's, and before the EtherType of IP. Packets request two signals in turn.
 #[test]
-fn csig_stands_between_ethernet_and_ip() {
+fn the_csig_tag_is_between_ethernet_and_ip() {
     for (v6, (format, tpid)) in [false, true]
         .into_iter()
         .flat_map(|v6| [(Format::Csig, 0x9900_u16), (Format::CsigWide, 0x9901)].map(|tag| (v6, tag)))
@@ -331,7 +331,7 @@ fn hop_by_hop_options_need_ipv6() {
 
 /// RFC 8200 4.2, RFC 9486 4: an option's type determines whether it may be skipped.
 #[test]
-fn options_that_must_not_be_skipped_are_not() {
+fn an_unknown_option_that_must_not_be_skipped_is_an_error() {
     let (mut frame, length) = inserted(Format::Aecn, true, &[1; 8]);
     frame[54 + 2] = 0x05;
     assert!(
@@ -362,7 +362,7 @@ fn any_port() -> impl Strategy<Value = PortState> {
 
 proptest! {
     #[test]
-    fn the_icrc_holds_and_every_switch_is_read(
+    fn the_icrc_stays_valid_and_the_records_of_all_switches_are_read(
         format in prop::sample::select(&OTHERS[..]),
         v6: bool,
         payload in prop::collection::vec(any::<u8>(), 0..300),
@@ -409,7 +409,7 @@ proptest! {
     }
 
     #[test]
-    fn damage_is_seen_or_harmless(
+    fn a_flipped_bit_is_detected_or_harmless(
         format in prop::sample::select(&OTHERS[..]),
         at in 0usize..400,
         bit in 0u8..8,

@@ -485,7 +485,7 @@ mod tests {
             assert_eq!((rack.has_lost(), board.bytes_not_in_flight()), (false, 0));
             let due = now + Duration::from_micros(wait);
             assert!(!rack.detect(due - Duration::from_micros(1), 20, &mut board, None) && !rack.has_lost());
-            assert!(rack.detect(due, 20, &mut board, None), "the loss of a repetition is news");
+            assert!(rack.detect(due, 20, &mut board, None), "the loss of a retransmission is reported");
             now = due;
         }
     }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_is_forgotten() {
+    fn the_shortest_round_trip_expires_after_two_windows() {
         let micros = Duration::from_micros;
         let follow =
             |from, count| (0..count).fold(from, |before, _| RttEstimate::measured(Some(before), micros(90)));

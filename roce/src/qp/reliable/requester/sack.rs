@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_cannot_hold_the_packet_that_it_lacks() {
+    fn a_sack_that_marks_the_first_missing_packet_is_refused() {
         assert_eq!(validate(20, 0, 1), None);
     }
 

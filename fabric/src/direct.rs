@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sender_is_told_once_an_interval() {
+    fn a_sender_gets_one_response_per_interval() {
         let mut told = Told::new(Direct::new(1000, Duration::from_micros(50)), Numbers::DEFAULT);
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
         assert!(told.is_congested(1001) && !told.is_congested(1000));

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn data_is_everybodys_and_telemetry_ours() {
+    fn telemetry_packets_are_ferroces_own_and_cnps_are_not() {
         assert!(only_ferroce_knows(&frame(Report::Ready)));
         let end = |last| (Mac([2, 0, 0, 0, 0, last]), [10, 0, 0, last].into());
         let header = Header::CongestionNotification { bth: Bth::new(Qpn::new(7), Psn::new(9)) };
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn lies_are_good_packets_about_the_same_one_and_say_anything() {
+    fn forged_notifications_parse_and_have_the_psn_of_the_original() {
         let mut random = Random::new(1);
         let mut kinds = BTreeSet::new();
         for _ in 0..200 {

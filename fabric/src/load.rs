@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_discounted_rate_of_a_busy_link_comes_to_one() {
+    fn the_discounted_rate_of_a_busy_link_is_about_one() {
         let mut meter = meter();
         let mut load = Load::default();
         for packet in 0..1000 {

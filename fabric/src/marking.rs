@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn red_marks_in_proportion() {
+    fn red_marks_in_proportion_to_the_queue() {
         let red = Red { from: 5_000, to: 205_000, most: Probability::new(0.2).unwrap() };
         let mut marker = Marker::new(Some(red), Some(1), 7);
         assert_eq!(marked(&mut marker, 5_000), 0);

@@ -49,7 +49,7 @@ impl<P: PacketIo> Runner<P> {
     /// Panics if the numbers of ports differ.
     #[must_use]
     pub fn new(switch: Switch<P::Buf>, ports: Vec<P>) -> Self {
-        assert_eq!(switch.ports().count(), ports.len(), "each port of the switch needs one to stand on");
+        assert_eq!(switch.ports().count(), ports.len(), "the switch has another number of ports");
         let ports = ports.into_iter().map(|port| Attached { port, leaving: Burst::new() }).collect();
         Self { switch, ports, received: Burst::new(), rest: Rest::default() }
     }

@@ -134,7 +134,7 @@ mod tests {
 
     /// With 20 of its guaranteed 25 Gb/s used, the first class leaves 80 to the other, which uses all 80. Against 75 it has its 25.
     #[test]
-    fn a_class_has_its_guarantee_and_what_the_other_leaves() {
+    fn a_class_gets_its_guarantee_and_the_unused_share_of_the_other() {
         let [ordinary, second] = carries(&mut shares(), [20, 80]);
         assert!((ordinary - 0.8).abs() < 0.02 && (second - 1.0).abs() < 0.02, "{ordinary} {second}");
         let [hog, held] = carries(&mut shares(), [95, 5]);

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_keeps_who_it_knows_and_learns_again_when_they_age() {
+    fn a_full_table_keeps_its_stations_until_they_age() {
         let mut stations = Stations::new(64, Duration::from_secs(300));
         let begin = Instant::ZERO;
         for number in 0..10_000 {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_weigh_by_the_time_they_lasted() {
+    fn queue_lengths_are_weighted_by_their_duration() {
         let mut statistics = Statistics::new(100_000, at(0));
         statistics.held(0, at(60));
         statistics.held(1000, at(98));
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn long_silence_counts_for_nothing() {
+    fn long_idle_time_is_not_counted() {
         let mut statistics = Statistics::new(1000, at(0));
         statistics.held(0, at(5_000_000));
         statistics.held(500, at(5_000_010));

@@ -58,7 +58,7 @@ fn figures(flows: &[Flow], begin: u64, hosts: Hosts) -> [f64; 3] {
 }
 
 #[test]
-fn endpoints_hold_the_bands_of_the_model() {
+fn results_of_endpoints_are_in_the_bands_of_the_model() {
     let together = |count: u32, bytes| (1..=count).map(|source| flow(source, count + 1, bytes, 0)).collect();
     let four = [(1, 85_000_000, 0), (2, 42_000_000, 2000), (3, 20_000_000, 4000), (4, 5_500_000, 6000)];
     let four = four.map(|(source, bytes, start)| flow(source, 5, bytes, start)).to_vec();

@@ -51,7 +51,7 @@ fn time(outcome: &Outcome) -> Duration {
 
 /// In the first ms 12.5 MB are sent, and the rest at half the rate. `sender` and `receiver` are the links' indices.
 #[test]
-fn a_flow_on_a_link_that_halves_its_rate_takes_what_arithmetic_gives() {
+fn a_flow_on_a_link_that_halves_its_rate_takes_the_computed_time() {
     let (sender, receiver) = (0, 1);
     for hosts in KINDS {
         for link in [sender, receiver] {
@@ -144,7 +144,7 @@ fn paths_over_a_link_that_returned_are_used_again() {
 }
 
 #[test]
-fn a_run_ends_if_a_link_never_returns() {
+fn a_run_ends_if_a_link_stays_down() {
     let down = |hosts, link| one_flow(hosts, vec![change(1000, &[link], LinkChange::Down)]);
     for hosts in KINDS {
         assert_eq!(outcome(&down(hosts, 0)).finished.len(), 0, "{hosts:?}");

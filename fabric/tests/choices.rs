@@ -55,7 +55,7 @@ fn keeps_the_promise(name: &str, outcome: &Outcome) {
 }
 
 #[test]
-fn auto_is_hpcc_where_switches_answer_and_else_dcqcn() {
+fn auto_selects_hpcc_with_telemetry_and_dcqcn_without() {
     let auto = |line| {
         let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(line, Some(RTT)));
         let to = CongestionAlgorithm::Hpcc(config(line, RTT));
@@ -74,7 +74,7 @@ fn auto_is_hpcc_where_switches_answer_and_else_dcqcn() {
 }
 
 #[test]
-fn dctcp_is_taken_where_the_round_trip_is_short() {
+fn dctcp_is_selected_where_the_round_trip_is_short() {
     let red = Red { from: 60_000, to: 60_000, most: Probability::ALWAYS };
     let below = |limit| {
         let to = CongestionAlgorithm::Dctcp(DctcpConfig::new(LINE, RTT));
@@ -90,7 +90,7 @@ fn dctcp_is_taken_where_the_round_trip_is_short() {
 }
 
 #[test]
-fn ratios_alone_keep_the_queue_short() {
+fn ratio_reports_keep_the_queue_short() {
     for format in [Format::Hpcc, Format::Ioam] {
         let congestion = Congestion { ratio_only: true, format, ..hpcc(RTT) };
         keeps_the_promise(&format!("ratios by {format}"), &outcome(&two_to_one(LINE, congestion)));
@@ -98,7 +98,7 @@ fn ratios_alone_keep_the_queue_short() {
 }
 
 #[test]
-fn all_hops_keep_the_queue_short() {
+fn reports_of_all_hops_keep_the_queue_short() {
     for format in [Format::Hpcc, Format::IntMd, Format::Ioam, Format::Ifa] {
         let congestion = Congestion { all_hops: true, format, ..hpcc(RTT) };
         keeps_the_promise(&format!("all hops by {format}"), &outcome(&two_to_one(LINE, congestion)));
@@ -154,7 +154,7 @@ fn flows_move_off_slow_spines_by_every_format() {
 
 /// HPCC++ in two classes with the sojourn time in place of the queue length (rtgwg-00 9.3): both queues remain short.
 #[test]
-fn the_time_in_the_queue_stands_for_its_length() {
+fn telemetry_with_sojourn_times_keeps_both_queues_short() {
     let weights = [1, 3].map(|weight| NonZeroU8::new(weight).unwrap());
     let mut setup = two_to_one(LINE, hpcc(RTT));
     setup.flows[1].dscp = 46;
@@ -165,7 +165,7 @@ fn the_time_in_the_queue_stands_for_its_length() {
 /// pan-01 6.3: a flow starts while another one is running. One packet in 256 has telemetry, so the flows react late to each other. Direct
 /// responses of the switch shorten the queue.
 #[test]
-fn a_congested_switch_tells_senders_at_once() {
+fn direct_responses_of_a_congested_switch_shorten_the_queue() {
     let queue = |subscribe, threshold| {
         let congestion = Congestion { in_band: NonZeroU32::new(256), subscribe, ..hpcc(RTT) };
         let mut setup = two_to_one(LINE, congestion);
@@ -182,6 +182,6 @@ fn a_congested_switch_tells_senders_at_once() {
     };
     let (told, short) = queue(true, 20_000);
     let (nobody, long) = queue(false, 20_000);
-    assert_eq!((nobody, queue(true, 10_000_000).0), (0, 0), "who does not ask, and who meets no congestion");
+    assert_eq!((nobody, queue(true, 10_000_000).0), (0, 0), "without a subscription, and without congestion");
     assert!(told > 2 && short < 0.85 * long, "told {told} times: {short} B wait, {long} B without");
 }

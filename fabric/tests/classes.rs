@@ -54,7 +54,7 @@ fn carried(expected: u32, other: Option<Congestion>, others: u32) -> [f64; 2] {
 }
 
 #[test]
-fn a_class_gets_its_guarantee_whatever_the_other_does() {
+fn a_class_gets_its_guarantee_with_any_algorithm_in_the_other() {
     let fixed = Congestion::new(AlgorithmConfig::Fixed { window: 1 << 18, rate: None });
     let dcqcn = Congestion::new(AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE, Some(T))));
     for (name, other) in [("a fixed window", Some(fixed)), ("DCQCN", Some(dcqcn)), ("HPCC++", None)] {

@@ -51,7 +51,7 @@ fn mean(outcome: &Outcome) -> f64 {
 }
 
 #[test]
-fn a_message_alone_takes_as_long_as_its_bytes_and_the_way() {
+fn a_message_alone_takes_its_transmission_and_propagation_time() {
     let outcome = outcome(&star(incast(1, 1_000_000), fixed(1 << 20)));
     let slowdown = outcome.finished[0].slowdown();
     assert!((0.99..1.01).contains(&slowdown), "{slowdown}: {:?}", outcome.finished);
@@ -59,7 +59,7 @@ fn a_message_alone_takes_as_long_as_its_bytes_and_the_way() {
 }
 
 #[test]
-fn equal_seeds_give_equal_runs_and_others_others() {
+fn runs_are_equal_exactly_if_their_seeds_are() {
     let of =
         |seed| Setup { seed, jitter: Duration::from_nanos(100), ..star(incast(4, 100_000), hpcc(4160, 5)) };
     let (once, again, other) = (outcome(&of(1)), outcome(&of(1)), outcome(&of(2)));
@@ -86,7 +86,7 @@ fn hpcc_keeps_the_queue_short_where_a_window_fills_it() {
 
 /// Every flow arrives in every topology, and alone it takes as long as the reference computes.
 #[test]
-fn topologies_carry() {
+fn every_flow_arrives_in_every_topology() {
     let fabric = Rate::from_gbps(400);
     for (name, topology, hosts, rtt) in [
         ("dumbbell", Topology::dumbbell(4, 4, LINE, LINE, HOP), 8, 6300),
@@ -152,7 +152,7 @@ fn endpoints_and_the_model_agree() {
 }
 
 #[test]
-fn a_full_switch_pauses_or_drops_and_all_arrives() {
+fn all_flows_finish_over_a_full_switch_with_and_without_pfc() {
     let crowd = |pfc| {
         let setup = Setup { buffer: 4_000_000, pfc, ..star(incast(16, 2_000_000), fixed(1_000_000)) };
         outcome(&setup)
@@ -204,7 +204,7 @@ fn acknowledgements_come_before_data() {
 
 /// A switch sends the packets of one connection over one path, and those of the connections between two hosts over several.
 #[test]
-fn connections_spread_over_the_ways_there_are() {
+fn connections_spread_over_equal_paths() {
     let leaves = Topology::leaf_spine(2, 4, 1, Rate::from_gbps(400), LINE, HOP);
     let flows = vec![flow(1, 2, 2_000_000, 0); 16];
     let setup = Setup::new(leaves, flows, fixed(200_000));
@@ -218,7 +218,7 @@ fn connections_spread_over_the_ways_there_are() {
 }
 
 #[test]
-fn what_can_not_be_is_named() {
+fn an_invalid_setup_is_refused_with_its_reason() {
     let refused = |setup: Setup| run(&setup, &mut |_, _, _| {}).unwrap_err();
     let good = star(incast(2, 1000), hpcc(4160, 5));
     let mut flows = good.flows.clone();
@@ -237,7 +237,7 @@ fn what_can_not_be_is_named() {
 
 /// Setups that in the past ran out of events before all flows had ended.
 #[test]
-fn what_once_fell_silent_comes_to_its_end() {
+fn setups_that_once_stalled_finish() {
     // A window that became smaller than the bytes in flight, without a request for an acknowledgement.
     let leaves = Topology::leaf_spine(4, 2, 16, LINE, Rate::from_gbps(400), HOP);
     let incast = Incast { senders: 20, bytes: 50_000, load: 0.02 };

@@ -87,7 +87,7 @@ fn the_receiver_computes_from_any_format() {
 }
 
 #[test]
-fn notifications_bring_any_format_back() {
+fn notifications_return_telemetry_of_any_format() {
     all("notification", |format| Congestion {
         in_band: EVERY,
         reverse: Reverse::Notification,

@@ -54,7 +54,7 @@ fn selective_repeat_keeps_nine_tenths_of_the_goodput_at_one_percent_loss() {
 }
 
 #[test]
-fn go_back_n_keeps_four_tenths() {
+fn go_back_n_keeps_four_tenths_of_the_goodput_at_one_percent_loss() {
     for verb in [Verb::Write, Verb::Read, Verb::Send] {
         let setup = setup(vec![flow(0, BYTES)], fixed(), verb, false);
         let share = outcome(&setup).time.as_secs_f64() / lossy(&setup, 0.01, 1).time.as_secs_f64();
@@ -82,7 +82,7 @@ fn a_link_loses_its_share_of_the_packets_that_it_carries() {
 
 /// Four paths, whose longest delay exceeds the shortest by up to a round trip.
 #[test]
-fn what_comes_late_by_less_than_a_round_trip_is_not_sent_again() {
+fn packets_late_by_less_than_a_round_trip_are_not_retransmitted() {
     for verb in [Verb::Write, Verb::Send] {
         for micros in [1, 5, 10] {
             let spread = Duration::from_micros(micros);

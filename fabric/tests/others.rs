@@ -50,7 +50,7 @@ fn settled(name: &str, outcome: &Outcome) -> (f64, f64) {
 /// A Linux router reports queue and time, but not `txBytes` (cc/README.md, roce/src/wire/format/README.md). With these values, HPCC++ keeps
 /// the queue short and the link in use.
 #[test]
-fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
+fn a_linux_ioam_node_is_sufficient_for_a_short_queue() {
     let by_linux = |hosts, congestion| {
         let setup = Setup { linux_ioam: true, ..incast(hosts, congestion) };
         settled(&format!("{hosts} hosts, {}", congestion.algorithm.name()), &outcome(&setup))
@@ -75,7 +75,7 @@ fn linux_as_an_ioam_node_is_enough_to_keep_its_queue_down() {
 
 /// rtgwg-00 9.1: whatever a receiver reports, a sender's rate remains between its lowest rate and the line rate.
 #[test]
-fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
+fn forged_reports_of_a_receiver_keep_rates_in_bounds() {
     for algorithm in [
         CongestionAlgorithm::Hpcc(config()),
         CongestionAlgorithm::HpccFair(config()),
@@ -92,12 +92,12 @@ fn a_receiver_that_lies_drives_nobody_out_of_bounds() {
         println!("{}: {} lies, pace {least} to {most}", algorithm.name(), outcome.lied);
         assert!(outcome.lied > 50, "{}", outcome.lied);
         assert!(*least >= LINE.as_bps() / 1000 && *most <= LINE.as_bps(), "{least} to {most}");
-        assert!(*least < LINE.as_bps() / 4, "the lies were heard: {least}");
+        assert!(*least < LINE.as_bps() / 4, "the forged reports had no effect: {least}");
     }
 }
 
 #[test]
-fn with_a_key_only_what_is_sealed_is_heard() {
+fn with_a_key_unsealed_feedback_is_ignored() {
     let congestion = Congestion {
         in_band: EVERY,
         feedback_key: Some(FeedbackKey([7; 16])),
@@ -111,7 +111,7 @@ fn with_a_key_only_what_is_sealed_is_heard() {
 
 /// `auto` without any answer sends at most 20 probes, and then uses DCQCN with the switch's marks.
 #[test]
-fn auto_among_hosts_that_know_no_probes_is_dcqcn() {
+fn auto_selects_dcqcn_if_the_peer_answers_no_probes() {
     let fallback = CongestionAlgorithm::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
     let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::Hpcc(config()) });
     let auto = Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT));

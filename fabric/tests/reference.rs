@@ -135,7 +135,7 @@ fn figures_lie_in_the_bands_of_the_authors() {
 
 /// The paper's variation of W_ai: 16 flows to one host for 10 ms; rate, fairness and queue from 100 µs on.
 #[test]
-fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
+fn sixteen_to_one_for_ten_milliseconds_matches_the_authors_results() {
     let rows = F14.lines().skip(1).map(|line| line.split(',').map(|word| word.parse::<f64>().unwrap()));
     for row in rows.map(Iterator::collect::<Vec<_>>).filter(|row| row[2] == 100.0) {
         let AlgorithmConfig::Hpcc(config) = hpcc(row[1] as u32) else { unreachable!() };
@@ -172,7 +172,7 @@ fn sixteen_to_one_for_ten_milliseconds_is_as_the_authors() {
 /// the same ns here. The test therefore only checks that the authors' values lie in the range of our seeds, with starts delayed by up to
 /// 100 ns.
 #[test]
-fn the_parking_lot_of_the_authors_is_one_of_ours() {
+fn the_authors_parking_lot_results_are_in_the_range_of_our_seeds() {
     for (stages, end, until, acked) in
         [(0, 1262.841, 1_868_424, [7514.0, 12_486.0]), (5, 1388.747, 1_883_608, [8362.0, 11_638.0])]
     {
@@ -204,7 +204,7 @@ fn the_parking_lot_of_the_authors_is_one_of_ours() {
 }
 
 #[test]
-fn equal_seeds_give_equal_runs_and_others_others() {
+fn runs_are_equal_exactly_if_their_seeds_are() {
     let of = |seed| Setup { seed, jitter: Duration::from_nanos(100), ..setup(flows("c_16to1"), hpcc(5)) };
     let (once, again, other) = (outcome(&of(1)), outcome(&of(1)), outcome(&of(2)));
     assert_eq!(once, again);
@@ -228,7 +228,7 @@ fn pauses_keep_a_full_switch_from_dropping() {
 }
 
 #[test]
-fn without_pauses_what_was_dropped_comes_again() {
+fn without_pauses_dropped_packets_are_retransmitted() {
     let dropped = crowd(None);
     assert!(dropped.dropped > 100, "{}", dropped.dropped);
     assert_eq!((dropped.pauses, dropped.finished.len()), (0, 16));
@@ -236,7 +236,7 @@ fn without_pauses_what_was_dropped_comes_again() {
 
 /// Every flow arrives in every topology, and alone it takes as long as the reference computes.
 #[test]
-fn topologies_carry() {
+fn every_flow_arrives_in_every_topology() {
     for (topology, hosts) in [
         (Topology::dumbbell(4, 4, LINE, LINE, HOP), 8),
         (Topology::parking_lot(3, 2, LINE, HOP), 6),

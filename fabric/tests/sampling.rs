@@ -46,7 +46,7 @@ fn each_sampled_port_has_its_own_queue_and_bytes() {
 }
 
 #[test]
-fn ports_that_are_not_named_change_nothing_in_the_run() {
+fn sampling_a_port_does_not_change_the_run() {
     let [named, not] = [vec![[5, 2]], Vec::new()].map(|ports| run(&setup(ports), &mut |_, _, _| {}).unwrap());
     assert_eq!(named, not);
     let error = setup(vec![[4, 5], [4, 3]]).check().unwrap_err();

@@ -52,7 +52,7 @@ fn share(congestion: Congestion, verb: Verb, mtu: u32) -> f64 {
 }
 
 #[test]
-fn unequal_paths_cost_no_repetition_and_little_goodput() {
+fn unequal_paths_cost_no_retransmission_and_little_goodput() {
     for verb in [Verb::Write, Verb::Read, Verb::Send] {
         for mtu in [1024, 4096] {
             let share = share(fixed(), verb, mtu);
@@ -64,7 +64,7 @@ fn unequal_paths_cost_no_repetition_and_little_goodput() {
 /// Four paths of 25 Gb/s each. The switch selects a path by a hash of the ports. With seed 3 all four are in use, with the others two or
 /// three. Their queues grow by a dozen round trips within one, without retransmissions.
 #[test]
-fn narrow_paths_add_up_without_a_repetition() {
+fn narrow_paths_add_up_without_a_retransmission() {
     const PATH: Rate = Rate::from_gbps(25);
     for mtu in [1024, 4096] {
         for (seed, floor) in [(3, 3.0), (1, 1.7), (2, 1.7), (4, 2.4)] {
@@ -82,7 +82,7 @@ fn narrow_paths_add_up_without_a_repetition() {
 }
 
 #[test]
-fn hpcc_goes_by_the_most_loaded_path() {
+fn hpcc_keeps_nine_tenths_of_the_goodput_over_unequal_paths() {
     for mtu in [1024, 4096] {
         let share = share(hpcc(), Verb::Write, mtu);
         assert!(share > 0.9, "{mtu}: {share}");

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_passes_on_what_it_received() {
+    fn a_ring_flow_waits_for_the_flow_into_its_source() {
         let (flows, waits) = ends(Collective::Ring);
         assert_eq!(flows, [(4, 5, 4), (5, 6, 4), (6, 4, 4)].repeat(4));
         assert_eq!(waits[..3], [(103, 102), (104, 100), (105, 101)]);

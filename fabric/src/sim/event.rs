@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_packed_comes_out_as_it_was() {
+    fn a_packed_event_unpacks_to_the_same() {
         for event in [
             Event::Start(0x0fff_ffff),
             Event::Arrive { port: 7, packet: u32::MAX },

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_by_time() {
+    fn quantiles_are_weighted_by_time() {
         let mut queues = Queues::default();
         for (bytes, picos) in [(0, 90), (5_500, 9), (100_000, 1)] {
             queues.was(bytes, picos);

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn the_others_have_the_paths_of_their_names() {
+    fn the_other_topologies_have_the_expected_path_lengths() {
         assert_eq!(far(&Topology::star(4, RATE, DELAY), 0, 3), 2);
         let dumbbell = Topology::dumbbell(2, 3, RATE, RATE, DELAY);
         assert_eq!((dumbbell.hosts(), far(&dumbbell, 0, 1), far(&dumbbell, 0, 4)), (5, 2, 3));

@@ -50,7 +50,7 @@ impl Ledger {
         rule(index >= self.ended, || format!("request {index} completed twice, or out of order"))?;
         rule(index < self.asked.len(), || format!("request {index} was never posted"))?;
         let silent = self.asked[self.ended..index].iter().all(|asked| !asked.signalled);
-        rule(silent, || format!("a signalled request before {index} said nothing"))?;
+        rule(silent, || format!("a signalled request before {index} has no completion"))?;
         match (status, self.failed) {
             (CompletionStatus::Success, None) => {
                 let asked = self.asked[index];

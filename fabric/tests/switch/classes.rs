@@ -54,7 +54,7 @@ fn classes_share_by_their_weights_whatever_their_frames_lengths() {
 }
 
 #[test]
-fn who_is_alone_has_the_whole_link_and_saves_nothing_up() {
+fn a_class_alone_gets_the_whole_link_and_no_credit_for_later() {
     let mut script = Script::new(&[PortConfig::default(), shared(1, 1)]);
     for _ in 0..100 {
         script.send(at(0), 0, &packet(0, 1000));
@@ -68,7 +68,7 @@ fn who_is_alone_has_the_whole_link_and_saves_nothing_up() {
 }
 
 #[test]
-fn a_full_class_leaves_the_other_its_queue() {
+fn a_full_class_does_not_drop_packets_of_the_other() {
     let port = PortConfig { queue_bytes: 10_000, ..shared(1, 1) };
     let mut script = Script::new(&[PortConfig::default(), port]);
     for _ in 0..50 {
@@ -102,7 +102,7 @@ fn asking(dscp: u8) -> Vec<u8> {
 }
 
 #[test]
-fn telemetry_tells_the_classs_queue_or_the_time_in_it() {
+fn telemetry_reports_the_queue_of_the_class_or_its_sojourn_time() {
     for (tell_sojourn, expected) in [(false, 0), (true, 8_000)] {
         let port = PortConfig { tell_sojourn, ..shared(1, 1) };
         let mut script = Script::new(&[PortConfig::default(), port]);
@@ -125,7 +125,7 @@ fn telemetry_tells_the_classs_queue_or_the_time_in_it() {
 }
 
 #[test]
-fn red_marks_some() {
+fn red_marks_a_share_of_the_packets() {
     let red = Some(Red { from: 2_000, to: 1_000_000, most: Probability::ALWAYS });
     let port = PortConfig { red, ..byte_a_microsecond() };
     let mut script = Script::new(&[PortConfig::default(), port]);
@@ -139,7 +139,7 @@ fn red_marks_some() {
 }
 
 #[test]
-fn what_can_not_be_is_refused() {
+fn invalid_thresholds_and_dscps_are_refused() {
     let refused = |port: PortConfig| {
         let config = SwitchConfig { ports: vec![PortConfig::default(), port], ..SwitchConfig::default() };
         Switch::<crate::script::Buf>::new(&config).err()

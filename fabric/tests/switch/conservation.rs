@@ -66,7 +66,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_frame_comes_from_nowhere_or_goes_there(
+    fn every_frame_is_forwarded_dropped_or_held(
         ports in prop::collection::vec(port(), 4),
         steps in prop::collection::vec(step(), 1..200),
     ) {

@@ -56,7 +56,7 @@ fn responses(script: &mut Script, micros: u64) -> Vec<(u32, u32, f64)> {
 }
 
 #[test]
-fn congestion_is_told_once_an_interval_with_the_psn_that_met_it() {
+fn congestion_is_reported_once_an_interval_with_the_packets_psn() {
     for v6 in [false, true] {
         let mut script = direct();
         for psn in 0..12 {
@@ -79,7 +79,7 @@ fn congestion_is_told_once_an_interval_with_the_psn_that_met_it() {
 }
 
 #[test]
-fn who_does_not_subscribe_or_meets_no_congestion_hears_nothing() {
+fn no_response_is_sent_without_a_subscription_or_congestion() {
     let mut script = direct();
     for psn in 0..20 {
         script.send(at(0), 0, &data(0x1234, psn, false, false));

@@ -63,7 +63,7 @@ fn loss_and_duplication_account_for_every_frame() {
 }
 
 #[test]
-fn certain_and_impossible_are_what_they_say() {
+fn loss_of_probability_one_drops_all_and_zero_drops_none() {
     let lost = FaultConfig { loss: often(1.0), ..FaultConfig::default() };
     assert_eq!(through(lost, 100).0.len(), 0);
     let (out, counted) = through(FaultConfig::default(), 100);
@@ -72,7 +72,7 @@ fn certain_and_impossible_are_what_they_say() {
 }
 
 #[test]
-fn at_most_the_span_overtakes() {
+fn a_frame_is_overtaken_by_at_most_the_reorder_span() {
     let config = FaultConfig { reorder: often(0.3), reorder_span: 4, ..FaultConfig::default() };
     let (out, counted) = through(config, 5000);
     assert_eq!(out.len(), 5000);

@@ -8,7 +8,7 @@ fn unshaped(ports: usize) -> Script {
 }
 
 #[test]
-fn a_known_station_gets_its_frame_alone() {
+fn a_frame_to_a_known_station_leaves_by_its_port_only() {
     let mut script = unshaped(3);
     let sent = frame(station(2), station(0), 100, 7);
     script.send(at(1), 0, &sent);
@@ -17,7 +17,7 @@ fn a_known_station_gets_its_frame_alone() {
 }
 
 #[test]
-fn unknown_broadcast_and_multicast_go_to_all_but_the_sender() {
+fn unknown_broadcast_and_multicast_are_flooded() {
     for to in [station(99), BROADCAST, [0x33, 0x33, 0, 0, 0, 1]] {
         for from in 0..3 {
             let mut script = unshaped(3);
@@ -38,7 +38,7 @@ fn unknown_broadcast_and_multicast_go_to_all_but_the_sender() {
 }
 
 #[test]
-fn a_station_that_moves_is_found_and_one_that_is_silent_forgotten() {
+fn a_station_that_moves_is_learned_again_and_an_idle_one_ages_out() {
     let mut script = unshaped(3);
     script.send(at(1), 2, &frame(station(0), station(1), 64, 0));
     script.leaving(at(1), 0);
@@ -53,7 +53,7 @@ fn a_station_that_moves_is_found_and_one_that_is_silent_forgotten() {
 }
 
 #[test]
-fn what_goes_nowhere_is_counted_by_reason() {
+fn frames_that_are_not_forwarded_are_counted_by_reason() {
     let mut script = unshaped(2);
     script.send(at(1), 0, &frame(station(0), station(9), 64, 0));
     script.send(at(1), 0, &frame(station(1), BROADCAST, 64, 0));
@@ -67,7 +67,7 @@ fn what_goes_nowhere_is_counted_by_reason() {
 }
 
 #[test]
-fn a_dry_pool_costs_copies_and_not_the_frame() {
+fn an_empty_pool_drops_the_copies_but_not_the_frame() {
     let mut script = unshaped(3);
     let sent = Buf::of(&frame(BROADCAST, station(0), 64, 5));
     script.switch.on_frame(at(1), PortId(0), sent, |_| None);
@@ -77,7 +77,7 @@ fn a_dry_pool_costs_copies_and_not_the_frame() {
 }
 
 #[test]
-fn a_switch_that_cannot_be_is_refused() {
+fn an_invalid_switch_configuration_is_refused() {
     let refused = |config: SwitchConfig| Switch::<Buf>::new(&config).err();
     let ports = vec![PortConfig::default(); 2];
     assert_eq!(refused(SwitchConfig::default()), Some(ConfigError::Ports(0)));

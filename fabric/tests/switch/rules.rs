@@ -92,7 +92,7 @@ fn a_rule_fits_by_each_of_its_keys() {
 }
 
 #[test]
-fn what_is_no_roce_fits_no_rule_about_it() {
+fn other_frames_do_not_match_rules_about_roce() {
     let arp = crate::script::frame(station(1), station(0), 64, 1);
     let out = |rule| through(&[rule], std::slice::from_ref(&arp)).0.len();
     assert_eq!(out(FaultRule { qp: Some(0), ..drop_rule() }), 1);
@@ -100,7 +100,7 @@ fn what_is_no_roce_fits_no_rule_about_it() {
 }
 
 #[test]
-fn a_flipped_bit_is_seen_unless_the_icrc_fits_it() {
+fn a_flipped_bit_is_detected_unless_the_icrc_is_recomputed() {
     let sent = write(7, 5);
     for (good_icrc, verdict) in [(false, Err(Discard::Icrc)), (true, Ok(()))] {
         let rule = FaultRule::of(FaultAction::Corrupt { good_icrc });
@@ -113,7 +113,7 @@ fn a_flipped_bit_is_seen_unless_the_icrc_fits_it() {
 }
 
 #[test]
-fn a_delayed_frame_lets_others_pass() {
+fn later_frames_overtake_a_delayed_one() {
     let delay = FaultAction::Delay(Duration::from_micros(4));
     let rule = FaultRule { psns: Some(2..=2), ..FaultRule::of(delay) };
     let out = of_ten(rule);
@@ -147,7 +147,7 @@ fn duplicates_and_overtaken_frames_are_those_that_fit() {
 }
 
 #[test]
-fn a_rule_of_a_port_leaves_the_other_direction_alone() {
+fn a_rule_of_a_port_does_not_affect_the_other_direction() {
     let rules = vec![FaultRule { port: Some(PortId(1)), ..drop_rule() }];
     let ports = vec![PortConfig::default(); 2];
     let config = SwitchConfig { ports, rules, ..SwitchConfig::default() };

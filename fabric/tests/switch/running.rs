@@ -55,7 +55,7 @@ fn runner(ports: &[TestPort]) -> Runner<TestPort> {
 }
 
 #[test]
-fn frames_cross_in_order_though_the_port_takes_few() {
+fn frames_stay_in_order_when_the_port_accepts_few_per_burst() {
     let ports = [TestPort::default(), TestPort::default(), TestPort::default()];
     let mut runner = runner(&ports);
     ports[1].incoming.put(frame(BROADCAST, station(1), 64, 0));
@@ -75,7 +75,7 @@ fn frames_cross_in_order_though_the_port_takes_few() {
 }
 
 #[test]
-fn a_runner_stops_when_told() {
+fn a_runner_stops_when_its_flag_is_set() {
     let ports = [TestPort::default(), TestPort::default()];
     let mut runner = runner(&ports);
     ports[0].incoming.put(frame(BROADCAST, station(0), 64, 9));

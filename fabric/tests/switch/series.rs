@@ -6,7 +6,7 @@ use ferroce_fabric::{PortConfig, Series};
 
 /// A frame of 1000 bytes takes 1 ms. Three frames arrive at once, and then none for 10 ms.
 #[test]
-fn intervals_say_how_long_the_queue_was_how_long_and_leave_the_statistics_alone() {
+fn intervals_report_queue_lengths_and_do_not_change_the_statistics() {
     let mut script = Script::new(&[PortConfig::default(), byte_a_microsecond()]);
     let mut series = Series::start(&mut script.switch, at(0));
     for tag in 0..3 {
@@ -36,7 +36,7 @@ fn intervals_say_how_long_the_queue_was_how_long_and_leave_the_statistics_alone(
 }
 
 #[test]
-fn what_was_counted_before_the_statistics_began_anew_is_left_out() {
+fn an_interval_excludes_counts_from_before_a_reset_of_the_statistics() {
     let rate = Some(Rate::from_mbps(8));
     let mut script = Script::new(&[PortConfig::default(), PortConfig { rate, ..PortConfig::default() }]);
     let mut series = Series::start(&mut script.switch, at(0));

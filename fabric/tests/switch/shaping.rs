@@ -69,7 +69,7 @@ fn the_queue_is_bounded_in_bytes_and_the_tail_drops() {
 }
 
 #[test]
-fn a_port_that_takes_nothing_holds_a_bounded_number_of_bytes() {
+fn a_blocked_port_queues_a_bounded_number_of_bytes() {
     let port = PortConfig { queue_bytes: 3000, ..PortConfig::default() };
     let mut script = Script::new(&[PortConfig::default(), port]);
     for n in 0..100 {
@@ -96,7 +96,7 @@ fn the_queue_is_measured_over_virtual_time() {
 }
 
 #[test]
-fn a_pause_is_made_up_for_by_a_bounded_burst() {
+fn after_a_pause_of_the_switch_the_catch_up_burst_is_bounded() {
     let port = PortConfig { catch_up: Duration::from_millis(2), ..byte_a_microsecond() };
     let mut script = Script::new(&[PortConfig::default(), port]);
     assert_eq!(script.next(at(10_000), 1), None);
@@ -113,7 +113,7 @@ fn a_pause_is_made_up_for_by_a_bounded_burst() {
 }
 
 #[test]
-fn a_poller_that_looks_all_the_time_earns_no_burst() {
+fn frequent_polling_of_an_idle_port_earns_no_burst() {
     let port = PortConfig { catch_up: Duration::from_millis(2), ..byte_a_microsecond() };
     let mut script = Script::new(&[PortConfig::default(), port]);
     for micros in 0..10_000 {

@@ -82,7 +82,7 @@ fn each_switch_writes_behind_the_last_and_xors_its_id() {
 }
 
 #[test]
-fn full_foreign_and_broken_headers_are_left_alone() {
+fn full_foreign_and_malformed_headers_are_not_stamped() {
     let mut short = probe(0, 0, 8);
     short.truncate(WORD + 8);
     let mut vxlan = probe(0, 0, 8);

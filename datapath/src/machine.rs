@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn one_core_is_few() {
+    fn one_core_is_a_warning() {
         assert_eq!(cores(1).status, Status::Warn);
         assert_eq!(cores(2).status, Status::Ok);
     }

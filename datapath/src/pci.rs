@@ -301,7 +301,7 @@ mod tests {
 
     /// This directory is not the kernel's, so `vfio-pci` never binds the device. The device gets its usual driver back.
     #[test]
-    fn a_nic_that_vfio_does_not_take_is_not_left_alone() {
+    fn a_nic_that_vfio_does_not_bind_gets_its_driver_back() {
         let bus = Bus::new("0x020000", Some("e1000e")).with_interface("eth7", "0x1002\n");
         let refusal = bus.nic().bind().unwrap_err();
         assert_eq!(refusal, PciError::Stays { address: ADDRESS.into(), driver: Some("e1000e".into()) });

@@ -27,7 +27,7 @@ pub fn begin_of(frame: &[u8]) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn any_frame_will_do() {
+    fn frames_of_any_length_are_prefetched() {
         for length in [0, 1, 63, 64, 65, 256, 4170] {
             super::begin_of(&vec![0; length]);
         }

@@ -46,7 +46,7 @@ fn hears(engine: &Engine, byte: u8) -> bool {
 }
 
 #[test]
-fn a_child_opens_its_own_device_beside_its_parents() {
+fn a_forked_child_opens_a_device_of_its_own() {
     own_network();
     ip("link add opens0 mtu 4200 type veth peer name opens1");
     ip("addr add 10.9.0.1/24 dev opens0");

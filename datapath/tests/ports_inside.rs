@@ -19,7 +19,7 @@ fn directory(test: &str) -> PathBuf {
 }
 
 #[test]
-fn the_callers_affinity_stays() {
+fn starting_dpdk_keeps_the_callers_affinity() {
     let before = ferroce_datapath::machine::allowed_cores();
     eal();
     assert_eq!(ferroce_datapath::machine::allowed_cores(), before);
@@ -60,7 +60,7 @@ fn the_buffer_freed_last_is_allocated_first() {
 }
 
 #[test]
-fn the_ends_of_a_pair_talk_both_ways() {
+fn the_ends_of_a_pair_exchange_frames() {
     let (mut a, mut b) = (open("ring:pair,a"), open("ring:pair,b"));
     carry(&mut a, &mut b, &[60, 1518, 4196]);
     carry(&mut b, &mut a, &[4196]);
@@ -85,7 +85,7 @@ fn a_full_ring_leaves_the_rest_in_order() {
 }
 
 #[test]
-fn null_sends_all_and_receives_nothing() {
+fn the_null_port_sends_every_frame_and_receives_none() {
     let mut port = open("null");
     let mut burst = Burst::new();
     burst.push(frame(&mut port, 60, 0));
@@ -265,7 +265,7 @@ fn a_port_connects_to_another_user_only_as_client() {
             "{said}"
         );
         let spec: PortSpec = format!("{name},client").parse().unwrap();
-        check_port(&spec, &small()).expect("told to, it does");
+        check_port(&spec, &small()).expect("as a client it connects");
     }
     std::fs::remove_dir_all(directory).unwrap();
 }
@@ -282,7 +282,7 @@ fn an_unusable_setting_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn threads_with_and_without_a_place_of_their_own_move_buffers() {
+fn registered_and_unregistered_threads_move_buffers() {
     let mut port = open("ring:threads");
     for register in [false, true] {
         let work = move || {

@@ -51,7 +51,7 @@ fn af_packet_carries_up_to_the_interfaces_mtu() {
 }
 
 #[test]
-fn a_tap_port_talks_to_its_bridge_with_an_address_of_its_own() {
+fn a_tap_port_reaches_its_bridge_from_its_own_address() {
     let _alone = alone();
     ip("link add dpdkbr0 type bridge");
     ip("link set dpdkbr0 up");
@@ -127,7 +127,7 @@ fn an_interface_port_fits_the_memory_limit_of_a_container() {
 /// Two ports of one process have the same process id, as processes in two containers may. With the driver's fan-out group, the kernel would
 /// deliver each frame to only one of them.
 #[test]
-fn ports_that_share_an_interface_take_every_frame_each() {
+fn each_of_two_ports_on_an_interface_receives_every_frame() {
     let _alone = alone();
     ip("link add dpdk0 type veth peer name dpdk1");
     ip("link set dpdk0 up");
@@ -145,7 +145,7 @@ fn ports_that_share_an_interface_take_every_frame_each() {
 }
 
 #[test]
-fn a_full_ring_keeps_no_sender_waiting() {
+fn transmit_does_not_block_when_the_ring_is_full() {
     let _alone = alone();
     ip("link add dpdk0 type veth peer name dpdk1");
     ip("link set dpdk0 up");

@@ -127,7 +127,7 @@ fn a_burst_to_several_peers_arrives_in_order() {
 }
 
 #[test]
-fn a_device_that_cannot_cut_datagrams_leaves_it_to_the_kernel() {
+fn the_kernel_splits_datagrams_that_the_device_cannot() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();
     let path = path(&one, &other, V4);
@@ -195,7 +195,7 @@ fn frames_of_an_interface_that_is_down_are_lost_and_later_ones_arrive() {
 }
 
 #[test]
-fn a_frame_that_the_peers_mtu_has_no_room_for_waits_and_leaves_once_it_has() {
+fn a_frame_larger_than_the_peers_mtu_is_kept_until_it_fits() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();
     let path = path(&one, &other, V4);
@@ -207,7 +207,7 @@ fn a_frame_that_the_peers_mtu_has_no_room_for_waits_and_leaves_once_it_has() {
     expect_carried(&mut one, &mut other, frames);
     let mut waits = burst(&mut one, &path, &[1024]);
     one.transmit(&mut waits);
-    assert_eq!(waits.len(), 1, "the kernel says that it has no room");
+    assert_eq!(waits.len(), 1, "the kernel reports that it does not fit");
     assert_eq!(one.counters(), PortCounters::default());
     ip("link set dpdk1 mtu 1500");
     expect_carried(&mut one, &mut other, waits);
@@ -251,7 +251,7 @@ fn datagrams_for_which_the_ring_has_no_room_are_counted() {
 }
 
 #[test]
-fn a_dry_pool_loses_no_frame_of_a_datagram() {
+fn an_empty_pool_delays_the_frames_of_a_datagram_without_loss() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();
     let path = path(&one, &other, V4);

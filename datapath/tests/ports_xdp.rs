@@ -50,7 +50,7 @@ fn arrives(from: &mut Port, to: &mut Port, port: u16, length: usize) -> bool {
 }
 
 #[test]
-fn packets_of_roce_come_and_others_are_the_kernels() {
+fn the_port_receives_roce_packets_and_the_kernel_the_others() {
     let _alone = alone();
     for (mtu, path_mtu) in [(1500, Mtu::M1024), (3502, Mtu::M2048)] {
         pair(mtu);

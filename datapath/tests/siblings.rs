@@ -99,7 +99,7 @@ fn the_services_of_a_killed_process_are_free() {
 
 /// Each process in turn is stopped while the others claim and release.
 #[test]
-fn a_stopped_process_holds_up_no_claim_of_the_others() {
+fn a_stopped_process_does_not_delay_claims_of_the_others() {
     own_network();
     let first = Process::start(7, 1);
     let ours = join(7);
@@ -121,7 +121,7 @@ fn a_stopped_process_holds_up_no_claim_of_the_others() {
 
 /// Each of three processes in turn is stopped while new ones join, claim and end.
 #[test]
-fn a_stopped_process_holds_up_no_new_one() {
+fn a_stopped_process_does_not_delay_a_new_one() {
     own_network();
     let there = [1, 2, 3].map(|port| Process::start(7, port));
     for stopped in &there {
@@ -189,7 +189,7 @@ fn another_user_is_refused_in_one_line_with_the_user_and_a_remedy() {
         early
     });
     Siblings::check_user(7, Delivery::ToAll).expect("this user has it");
-    Siblings::check_user(8, Delivery::ToAll).expect("nobody has it");
+    Siblings::check_user(8, Delivery::ToAll).expect("no process has it");
     let said = refused.join().unwrap();
     let process = std::process::id().to_string();
     for words in ["user 0", "user 65534", &process, "run as that user"] {
@@ -228,7 +228,7 @@ fn a_small_file_size_limit_is_named_and_ends_no_process() {
 }
 
 #[test]
-fn networks_and_interfaces_keep_apart() {
+fn claims_are_separate_per_network_namespace_and_interface() {
     own_network();
     let first = join(7);
     first.claim(&claim(1)).unwrap();
@@ -293,7 +293,7 @@ fn frames_pass_between_processes_while_a_third_is_stopped() {
 }
 
 #[test]
-fn frames_to_the_host_itself_reach_the_sibling_and_their_numbers_never_meet() {
+fn frames_to_this_host_reach_a_sibling_with_another_slot() {
     own_network();
     let mac = interface("siblings0").mac;
     for progress in [Progress::Inline, Progress::Adaptive, Progress::Dedicated { core: None }] {

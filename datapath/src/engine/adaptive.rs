@@ -378,7 +378,7 @@ mod model {
     }
 
     #[test]
-    fn two_posters_wake_it() {
+    fn posts_of_two_threads_wake_a_thread_that_falls_asleep() {
         no_post_is_left(2);
     }
 }

@@ -206,7 +206,7 @@ mod tests {
         assert!(!ring.overflowed());
         producer.push(&[completion(3)], QueueIndex::NONE);
         assert!(ring.overflowed() && producer.is_lost());
-        assert!(!producer.overflow(), "it is said once");
+        assert!(!producer.overflow(), "it is reported once");
         let mut ids = Vec::new();
         assert_eq!(ring.pop_each(8, &mut |completion| ids.push(completion.id)), 2);
         assert_eq!(ids, [1, 2]);

@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_with_chosen_addresses_follows_those_alone() {
+    fn a_port_with_configured_addresses_ignores_changes_of_others() {
         let mut scene = Scene::new(|config| config.addresses_chosen = true);
         assert_eq!(scene.apply(added("10.0.0.2/24")), []);
         assert_eq!(scene.apply(removed("10.0.0.1/24")), [GidChange]);

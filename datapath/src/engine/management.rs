@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_held_to_a_bound() {
+    fn datagrams_beyond_the_queue_depth_are_dropped() {
         let (mut here, mut there) = (management(), management());
         let mut frame = [0; 512];
         for _ in 0..2 * DEPTH {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_are_left_to_others() {
+    fn other_frames_are_not_management_datagrams() {
         let mut management = management();
         for length in 0..80 {
             assert!(!management.on_frame(&vec![0x45; length], &neighbours()));

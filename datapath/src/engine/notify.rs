@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn signals_are_taken_back_from_the_descriptor_too() {
+    fn disarming_removes_signals_from_the_descriptor() {
         let descriptor = Arc::new(EventFd::new(libc::EFD_SEMAPHORE).unwrap());
         let [one, other] = [0; 2].map(|_| Notifier::new(descriptor.clone()));
         for notifier in [&one, &one, &other] {

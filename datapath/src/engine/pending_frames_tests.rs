@@ -125,14 +125,14 @@ impl Scene {
 }
 
 #[test]
-fn a_process_that_takes_no_frames_does_not_delay_frames_to_the_network() {
+fn a_process_that_reads_no_frames_does_not_delay_frames_to_the_network() {
     let mut scene = Scene::new(0, 1);
     scene.send(0);
     assert_eq!(scene.left(), 16, "each left in the turn in which it was posted");
 }
 
 #[test]
-fn frames_of_other_cores_do_not_wait_for_a_process_that_takes_none() {
+fn a_process_that_reads_no_frames_does_not_delay_other_cores() {
     let mut scene = Scene::new(1, 2);
     scene.send(1);
     // A turn of the other core, and then of core 0.

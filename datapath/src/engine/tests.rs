@@ -350,7 +350,7 @@ impl PacketIo for StalledPort {
 }
 
 #[test]
-fn a_core_with_frames_that_the_port_does_not_take_is_not_idle() {
+fn a_core_with_frames_that_the_port_has_not_accepted_is_not_idle() {
     let (port, mut other) = io::pair(64, 2048);
     let engine = start(StalledPort { port, turns: 5 }, Progress::Inline);
     // The first frame announces the core's own address.

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_that_of_linux() {
+    fn gids_have_the_order_of_linux() {
         let given = ["fd77::1", "10.0.0.1", "fe80::7", "10.0.0.2", "fe80::ff:fe00:1", "2001:db8::1"].map(ip);
         let table = GidTable::new(MAC, given);
         let table: Vec<_> = table.addresses().map(|address| address.to_string()).collect();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_gid_stays_whatever_the_interface_has() {
+    fn the_default_gid_cannot_be_added_or_removed() {
         let default = ip("fe80::ff:fe00:1");
         let mut table = GidTable::new(MAC, []);
         assert!(!table.add(default) && !table.remove(default));

@@ -52,7 +52,7 @@ mod tests {
 
     /// RFC 1122 3.2.1.3, RFC 4291: addresses that are not valid as a source.
     #[test]
-    fn no_host_has_a_martian_address() {
+    fn martian_source_addresses_are_recognised() {
         for source in [
             "0.0.0.0",
             "0.1.2.3",

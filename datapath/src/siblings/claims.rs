@@ -284,7 +284,7 @@ mod model {
     /// A process releases a claim and requests another one in the same entry, while a sibling reads the entry. The sibling never sees the
     /// state of one claim with the bytes of the other.
     #[test]
-    fn an_entry_that_is_used_again_is_read_whole_or_not_at_all() {
+    fn a_reused_entry_is_never_read_half_written() {
         loom::model(|| {
             let entry = Arc::new((AtomicU64::new(1 << 2 | GRANTED), [AtomicU64::new(1), AtomicU64::new(1)]));
             let theirs = entry.clone();
@@ -339,11 +339,11 @@ mod tests {
         }
         assert!(listens(claim("::")).matches(0x0106_1d2f, "10.0.0.9".parse().unwrap()));
         assert!(!listens(only(claim("::"))).matches(0x0106_1d2f, "10.0.0.9".parse().unwrap()));
-        assert!(!claim("10.0.0.9").matches(0x0106_1d2f, "10.0.0.9".parse().unwrap()), "bound is not heard");
+        assert!(!claim("10.0.0.9").matches(0x0106_1d2f, "10.0.0.9".parse().unwrap()), "it does not listen");
     }
 
     #[test]
-    fn of_two_that_ask_at_once_the_one_with_the_lower_slot_gets_it() {
+    fn of_two_simultaneous_claims_that_of_the_lower_slot_is_granted() {
         let members = [1, 2].map(|identity| OwnMemory::new(identity).unwrap());
         let heads = || members.iter().enumerate().map(|(slot, own)| (slot as u8, own.head()));
         let mut own = [OwnClaims::default(), OwnClaims::default()];
@@ -392,7 +392,7 @@ mod tests {
                 };
                 decided(own, at, granted);
                 if granted {
-                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                    assert_eq!(holders.fetch_add(1, Ordering::SeqCst), 0, "two processes have the claim");
                     holders.fetch_sub(1, Ordering::SeqCst);
                     claimed.release(own, &wanted);
                 }

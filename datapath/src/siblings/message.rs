@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_bytes_are_no_message() {
+    fn malformed_messages_are_refused() {
         let good = Message::Joined { slot: 1 }.to_bytes();
         for (at, byte) in [(0, 9), (4, 0), (4, 77), (8, 64), (9, 1)] {
             let mut bad = good;

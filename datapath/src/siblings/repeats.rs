@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_message_is_counted_by_itself_and_the_oldest_is_forgotten() {
+    fn repetitions_are_counted_per_message_and_the_oldest_is_evicted() {
         let peer = |n: u32| IpAddr::from(n.to_be_bytes());
         let mut repeats = Repeats::default();
         assert_eq!([1, 1, 2, 1].map(|id| repeats.count(peer(1), id)), [0, 1, 0, 2]);

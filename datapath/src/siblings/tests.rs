@@ -102,7 +102,7 @@ fn notice(slot: u8) -> DisconnectNotice {
 }
 
 #[test]
-fn each_process_has_a_slot_of_its_own_and_knows_all_others() {
+fn each_process_has_its_own_slot_and_the_members_of_all_others() {
     let name = name();
     let all: [Process; 5] = processes(&name);
     let mut slots: Vec<_> = all.iter().map(|process| process.siblings.slot()).collect();
@@ -119,7 +119,7 @@ fn each_process_has_a_slot_of_its_own_and_knows_all_others() {
 }
 
 #[test]
-fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_does() {
+fn only_the_process_that_claimed_a_service_answers_its_requests() {
     let [one, other] = &processes(&name());
     let (one, other) = (&one.siblings, &other.siblings);
     let at = "10.0.0.1".parse().unwrap();
@@ -153,7 +153,7 @@ fn a_service_is_one_process_s_and_who_does_not_listen_leaves_requests_to_who_doe
 }
 
 #[test]
-fn processes_that_come_at_once_know_each_other() {
+fn processes_that_start_at_once_are_connected_to_each_other() {
     for _ in 0..20 {
         let (name, start) = (name(), Arc::new(std::sync::Barrier::new(8)));
         let come = || {
@@ -172,7 +172,7 @@ fn processes_that_come_at_once_know_each_other() {
 }
 
 #[test]
-fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
+fn one_sibling_informs_the_peers_of_a_dead_process_and_frees_its_claims() {
     let name = name();
     let [first, mut second, mut third] = processes(&name);
     let gone = first.siblings.slot();
@@ -208,7 +208,7 @@ fn when_a_process_dies_one_other_informs_its_peers_and_what_it_had_is_free() {
 
 /// The watching thread waits for the descriptors that it last read. A thread that accepts a process must wake it.
 #[test]
-fn a_thread_that_accepts_a_process_has_it_watched() {
+fn accepting_a_process_wakes_the_watching_thread() {
     let name = name();
     let first = Siblings::join_at(name.clone()).unwrap();
     drop(first.shared.catch_up());
@@ -237,7 +237,7 @@ fn with_stopped(name: &str) -> (Siblings, Process) {
 }
 
 #[test]
-fn a_new_process_joins_while_another_is_stopped_and_both_respect_each_other_s_services() {
+fn a_process_joins_beside_a_stopped_one_and_their_claims_conflict() {
     let name = name();
     let (stopped, mut other) = with_stopped(&name);
     assert_eq!(errno(stopped.claim(&claim(1))), 0);
@@ -254,7 +254,7 @@ fn a_new_process_joins_while_another_is_stopped_and_both_respect_each_other_s_se
 /// Meanwhile, more processes have joined and left than there are slots. Their connections precede the newcomer's in the queue of the
 /// stopped process.
 #[test]
-fn a_stopped_process_that_goes_on_reads_each_hello_before_it_decides_a_claim() {
+fn a_resumed_process_reads_every_hello_before_it_decides_a_claim() {
     let name = name();
     let (stopped, other) = with_stopped(&name);
     let at = slot_name(&name, stopped.slot());
@@ -297,7 +297,7 @@ fn a_process_in_the_slot_of_one_that_is_ending_waits_for_its_end() {
 
 /// The answering process has too many descriptors in flight to introduce all others.
 #[test]
-fn a_process_whose_introductions_end_early_is_asked_again() {
+fn an_incomplete_list_of_introductions_is_requested_again() {
     let name = name();
     let [answering, _stopped] = [5, 6].map(|slot| Listener::new(&slot_name(&name, slot)).unwrap());
     let (reader, _writer) = io::pipe().unwrap();
@@ -337,7 +337,7 @@ fn a_join_fails_while_the_only_other_process_is_stopped_and_names_it() {
 }
 
 #[test]
-fn a_stopped_process_holds_up_no_claim_and_keeps_its_own() {
+fn a_stopped_process_delays_no_claim_and_keeps_its_own() {
     let (stopped, other) = with_stopped(&name());
     assert_eq!(errno(stopped.claim(&claim(1))), 0);
     let other = &other.siblings;
@@ -351,7 +351,7 @@ fn a_stopped_process_holds_up_no_claim_and_keeps_its_own() {
 
 /// The process with the lowest slot answers at once. If it is stopped, only the peer's repetition shows that it did not answer.
 #[test]
-fn a_message_that_belongs_to_none_is_answered_by_one_process_more_at_each_repetition() {
+fn one_more_process_answers_each_repetition_of_an_unclaimed_message() {
     let all: [Process; 3] = processes(&name());
     let mut all: Vec<_> = all.iter().map(|process| &process.siblings).collect();
     all.sort_by_key(|siblings| siblings.slot());
@@ -372,7 +372,7 @@ fn a_message_that_belongs_to_none_is_answered_by_one_process_more_at_each_repeti
 
 /// The process is stopped between its request for a claim and the decision.
 #[test]
-fn a_process_that_is_stopped_while_it_claims_has_the_service_and_holds_up_no_other_claim() {
+fn a_process_stopped_within_a_claim_has_it_and_delays_no_other() {
     let (stopped, other) = with_stopped(&name());
     let at = stopped.shared.lock().claimed.ask(&stopped.shared.own, &claim(1)).unwrap();
     assert_eq!(errno(other.siblings.claim(&claim(2))), 0);
@@ -406,7 +406,7 @@ fn a_member_with_a_descriptor_of_another_kind_is_refused() {
 }
 
 #[test]
-fn a_slot_rests_when_its_process_has_gone() {
+fn the_slot_of_an_ended_process_is_not_reused_at_once() {
     let name = name();
     let [mut one, other] = processes(&name);
     let gone = other.siblings.slot();
@@ -462,7 +462,7 @@ fn frames_reach_a_sibling_whole_and_in_order() {
 /// A process that joins sends to the others before their cores have added it. If its connection request were dropped, the peer would repeat
 /// it only after seconds.
 #[test]
-fn frames_wait_for_a_sibling_that_has_not_met_their_sender() {
+fn frames_sent_before_the_sibling_adds_the_sender_are_delivered() {
     let name = name();
     let mut first = Process::new(&name);
     let mut newcomer = Process::new(&name);
@@ -479,7 +479,7 @@ fn frames_wait_for_a_sibling_that_has_not_met_their_sender() {
 }
 
 #[test]
-fn a_sibling_that_takes_nothing_is_waited_for_and_then_passed_over() {
+fn frames_to_a_sibling_that_reads_nothing_are_dropped_after_a_wait() {
     let name = name();
     let [mut one, other] = processes(&name);
     let to = other.siblings.slot();
@@ -492,13 +492,13 @@ fn a_sibling_that_takes_nothing_is_waited_for_and_then_passed_over() {
     assert_eq!(
         one.member_rings.push(other.siblings.slot() ^ 1, &frame, at(22)),
         Pushed::Done,
-        "nobody is there"
+        "the slot has no process"
     );
 }
 
 /// A sibling may write any count, including one near 2^64. Frames are received across the wrap.
 #[test]
-fn a_count_that_passes_its_end_stops_nothing() {
+fn frames_are_received_across_the_wrap_of_a_count() {
     let [one, mut other] = processes(&name());
     let sent = one.siblings.shared.own.head().sent(other.siblings.slot());
     let (mut port, _far) = pair(64, 9000);
@@ -511,7 +511,7 @@ fn a_count_that_passes_its_end_stops_nothing() {
 }
 
 #[test]
-fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
+fn a_process_in_a_reused_slot_receives_no_frames_of_its_predecessor() {
     let name = name();
     let [mut one, mut other] = processes(&name);
     let to = other.siblings.slot();
@@ -536,7 +536,7 @@ fn a_process_in_the_slot_of_another_gets_nothing_that_was_meant_for_it() {
 }
 
 #[test]
-fn frames_of_siblings_are_told_from_our_own_before_they_are_checked() {
+fn frames_of_siblings_are_recognised_before_they_are_checked() {
     let [one, other] = processes(&name());
     let frame = |slot: u8, header: fn(roce::wire::Bth) -> roce::wire::Header| {
         use roce::wire::{Bth, Mac, Path, emit};
@@ -571,7 +571,7 @@ fn frames_of_siblings_are_told_from_our_own_before_they_are_checked() {
 }
 
 #[test]
-fn a_sleeping_core_is_woken_by_what_comes_and_by_room() {
+fn a_sleeping_core_is_woken_by_frames() {
     let [mut one, other] = processes(&name());
     let to = other.siblings.slot();
     let event_fd = other.siblings.event_fd().unwrap();
@@ -583,5 +583,5 @@ fn a_sleeping_core_is_woken_by_what_comes_and_by_room() {
     one.member_rings.publish();
     event_fd.take().expect("it sleeps");
     one.member_rings.publish();
-    assert!(event_fd.take().is_err(), "there is no more news");
+    assert!(event_fd.take().is_err(), "nothing new was published");
 }

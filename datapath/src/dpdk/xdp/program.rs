@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_roce_are_the_ports_and_others_the_kernels() {
+    fn roce_packets_go_to_the_port_and_others_to_the_kernel() {
         let program = selection(None);
         let int = Numbers::DEFAULT.int_port();
         for (port, verdict) in [(ROCE_PORT, SOCKET), (int, SOCKET), (53, PASS), (4790, PASS)] {
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_of_the_ports_own_is_the_ports_alone() {
+    fn all_frames_of_the_ports_vlan_go_to_the_port() {
         let arp = [&MAC.0[..], &[0; 6], &[0x08, 0x06], &[0; 40]].concat();
         let frame = tagged(&arp, [0x81, 0, 0xe0, 5]);
         assert_eq!(run(&selection(Some(5)), &frame), SOCKET);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn short_frames_are_the_kernels_and_never_read_beyond_their_end() {
+    fn truncated_frames_are_not_read_beyond_their_end() {
         let options = [&[17, 1], &[0; 14][..]].concat();
         let program = selection(Some(5));
         for whole in [v4(ROCE_PORT), v6(&[], 17, ROCE_PORT), v6(&options, 0, ROCE_PORT)] {

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn all_of_it_can_be_reached_by_jumps_ahead() {
+    fn every_instruction_is_reachable_by_forward_jumps() {
         let many: Vec<IpAddr> = (0..200_u32).map(|n| IpAddr::V6((u128::from(n) << 64).into())).collect();
         for addresses in [&many[..], &addresses(), &addresses()[..1], &addresses()[2..3], &[]] {
             let program = program(addresses, &[4791, 5000]);

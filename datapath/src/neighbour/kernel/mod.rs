@@ -243,7 +243,7 @@ mod tests {
 
     const CHILD: &str = "FERROCE_WITHOUT_DESCRIPTORS";
 
-    /// Does nothing unless [`missing_descriptors_are_no_missing_route`] started this process, because the limit applies to a process.
+    /// Does nothing unless [`exhausted_descriptors_are_not_reported_as_a_missing_route`] started this process, because the limit applies to a process.
     #[test]
     fn child_without_descriptors() {
         if crate::environment::variable(CHILD).is_none() {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_descriptors_are_no_missing_route() {
+    fn exhausted_descriptors_are_not_reported_as_a_missing_route() {
         let child = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "neighbour::kernel::tests::child_without_descriptors", "--nocapture"])
             .env(CHILD, "")

@@ -39,7 +39,7 @@ fn two_hosts_find_each_other_by_arp_and_by_neighbour_discovery() {
         carry(at(0), &mut a, &mut b);
         carry(at(0), &mut b, &mut a);
         assert_eq!(a.resolve(at(0), peer), Ok(Resolution::Resolved(B)), "{peer}");
-        assert_eq!(a.resolve(at(31), peer), Ok(Resolution::Pending), "old knowledge is asked for again");
+        assert_eq!(a.resolve(at(31), peer), Ok(Resolution::Pending), "an old entry is solicited again");
     }
 }
 
@@ -59,7 +59,7 @@ fn a_silent_neighbour_is_solicited_three_times() {
     assert_eq!(asked, 3);
     assert_eq!(a.poll_timeout(), None);
     assert_eq!(a.resolve(at(3), peer), Err(Unresolved::NoAnswer { hop: peer, tries: 3 }));
-    assert_eq!(a.resolve(at(3), peer), Ok(Resolution::Pending), "a later call asks anew");
+    assert_eq!(a.resolve(at(3), peer), Ok(Resolution::Pending), "a later call starts again");
 }
 
 #[test]

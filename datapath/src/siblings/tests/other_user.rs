@@ -109,7 +109,7 @@ fn newcomer(name: &str, others: usize) -> Process {
 }
 
 #[test]
-fn another_user_with_a_dead_process_s_name_receives_nothing_and_holds_up_nobody() {
+fn another_user_with_a_dead_process_s_name_delays_no_process() {
     let name = name();
     let [first, mut second, mut third] = processes(&name);
     let gone = first.siblings.slot();
@@ -130,7 +130,7 @@ fn another_user_with_a_dead_process_s_name_receives_nothing_and_holds_up_nobody(
 /// The kernel does not report the owner of a name at which no process listens. It queues no more connections than the listening process
 /// allows.
 #[test]
-fn names_that_a_silent_process_of_another_user_has_hold_up_nobody_who_is_introduced() {
+fn names_held_by_another_user_do_not_block_an_introduced_process() {
     let name = name();
     let first = Process::new(&name);
     let free = |n: u8| slot_name(&name, (first.siblings.slot() + n) % MEMBERS as u8);
@@ -153,7 +153,7 @@ fn names_that_a_silent_process_of_another_user_has_hold_up_nobody_who_is_introdu
 }
 
 #[test]
-fn another_user_that_says_hello_receives_nothing() {
+fn a_hello_from_another_user_gets_no_answer() {
     let name = name();
     let [one, other] = &processes(&name);
     let slots = [one, other].map(|process| process.siblings.slot());
@@ -186,7 +186,7 @@ fn a_first_process_is_refused_when_another_user_has_a_slot_and_sends_nothing() {
 }
 
 #[test]
-fn a_process_without_a_free_slot_says_how_to_find_who_has_them() {
+fn the_error_without_a_free_slot_has_a_command_that_lists_the_holders() {
     let name = name();
     let first = Process::new(&name);
     let (ours, prefix) = (first.siblings.slot(), name.clone());

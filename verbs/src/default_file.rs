@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_not_named_opens_no_files() {
+    fn a_port_in_the_default_file_cannot_open_other_files() {
         let folder = tempfile::tempdir().unwrap();
         for port in ["pcap:,/etc/passwd", "pcap:eth0", "eal:net_pcap0,tx_pcap=/etc/passwd"] {
             let path = file(folder.path(), &format!("port = '{port}'\nmtu = 1024"), 0o644);

@@ -79,7 +79,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_is_taken_or_refused(text: String) {
+        fn any_text_is_parsed_or_refused(text: String) {
             if let Ok(buffer) = text.parse::<RemoteBuffer>() {
                 prop_assert_eq!(buffer.to_string().parse(), Ok(buffer));
             }

@@ -112,7 +112,7 @@ async fn a_request_outlives_the_futures_that_waited_for_it() {
 }
 
 #[tokio::test]
-async fn the_peer_learns_that_a_future_that_connects_was_dropped() {
+async fn dropping_a_connect_future_ends_the_request_at_the_peer() {
     let [server, client] = devices(Progress::Adaptive);
     let listener = Listener::bind(&server, address()).unwrap();
     let options = Options::default();
@@ -131,7 +131,7 @@ async fn the_peer_learns_that_a_future_that_connects_was_dropped() {
 
 /// A multi-threaded runtime moves tasks between threads, so each future must be `Send`.
 #[tokio::test]
-async fn tasks_of_a_runtime_may_hold_what_they_wait_for() {
+async fn the_futures_of_the_crate_are_send() {
     fn movable<T: Send>(future: T) -> T {
         future
     }

@@ -98,7 +98,7 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_with_the_reason() {
         let error = next_of(&mut side.send_cq).unwrap_err().to_string();
         assert!(error.contains("the port broke"), "{error}");
         let error = waits.join().unwrap();
-        assert!(error.contains("the port broke"), "who waits for a connection: {error}");
+        assert!(error.contains("the port broke"), "the wait for a connection: {error}");
         let told: Vec<_> = std::iter::from_fn(|| events.pop_after_read()).collect();
         assert_eq!(told.last(), Some(&AsyncEvent::CoreFailed), "{progress:?}: {told:?}");
         assert_eq!(
@@ -119,7 +119,7 @@ fn a_core_that_panics_completes_its_queue_pairs_in_error_with_the_reason() {
 
 /// The completion queue receives no completion that could wake the task, because no request is posted.
 #[tokio::test]
-async fn a_task_that_awaits_completions_learns_that_the_core_panicked() {
+async fn a_panic_of_the_core_is_an_error_of_a_task_awaiting_completions() {
     for progress in [Progress::Dedicated { core: None }, Progress::Adaptive, Progress::Inline] {
         let (side, broken, _other) = fragile(progress, "awaited0");
         let mut completions = Completions::new(side.device.create_cq(4).unwrap()).unwrap();

@@ -53,7 +53,7 @@ fn a_queue_armed_for_solicited_messages_does_not_wake_for_others() {
     b.qp.post_recv(RecvRequest::new(2, b.region.sge(0, 64).unwrap())).unwrap();
     b.qp.fail().unwrap();
     channel.wait().unwrap();
-    assert!(b.recv_cq.take_event(), "an error is as good as solicited");
+    assert!(b.recv_cq.take_event(), "an error counts as solicited");
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_dropped_queues_event_leaves_the_channel() {
 
 /// No queue is armed, so no completion can wake these threads.
 #[test]
-fn a_thread_that_waits_learns_that_the_device_is_gone() {
+fn closing_the_device_ends_the_wait_of_other_threads() {
     for mode in MODES {
         let [device, other] = devices(mode);
         let channel = device.create_channel().unwrap();
@@ -90,7 +90,7 @@ fn a_thread_that_waits_learns_that_the_device_is_gone() {
         for thread in waits {
             assert_eq!(thread.join().unwrap(), std::io::ErrorKind::BrokenPipe, "{mode:?}");
         }
-        assert!(channel.wait().is_err(), "nor does one wait that comes later");
+        assert!(channel.wait().is_err(), "a later wait fails as well");
         drop(other);
     }
 }

@@ -82,7 +82,7 @@ fn a_connection_that_is_dropped_ends_at_the_peer() {
 
 /// The peer may disconnect before `accept` returns. The program still receives the connection.
 #[test]
-fn a_peer_that_leaves_at_once_was_connected() {
+fn accept_succeeds_even_if_the_peer_disconnects_at_once() {
     for _ in 0..20 {
         let [server, client] = devices(Progress::Adaptive);
         let listener = Listener::bind(&server, "10.0.0.1:7471".parse().unwrap()).unwrap();
@@ -97,7 +97,7 @@ fn a_peer_that_leaves_at_once_was_connected() {
 }
 
 #[test]
-fn a_refusal_has_its_reason_and_the_programs_words() {
+fn a_rejection_has_its_reason_and_the_programs_private_data() {
     let [server, client] = devices(Progress::Adaptive);
     let listener = Listener::bind(&server, "10.0.0.1:0".parse().unwrap()).unwrap();
     let to = listener.local_addr();
@@ -152,14 +152,14 @@ fn an_invalid_setting_is_refused_before_a_request_is_sent() {
 }
 
 #[test]
-fn a_silent_peer_times_out() {
+fn a_connection_attempt_without_an_answer_times_out() {
     let [server, client] = devices(Progress::Adaptive);
     // Queue pair 1 receives the request, and no manager answers it.
     let silent = server.open_management().unwrap();
     let options = Options::new().timeout(Duration::from_millis(50));
     let error = cm::connect(new(&client).qp, "10.0.0.1:7471".parse().unwrap(), &options).unwrap_err();
     assert!(matches!(error, Error::NoAnswer { .. }), "{error}");
-    assert!(silent.receive().unwrap().is_some(), "it was asked");
+    assert!(silent.receive().unwrap().is_some(), "it received the request");
 }
 
 /// The peer sends a request and times out before the request is accepted.

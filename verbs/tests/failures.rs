@@ -118,13 +118,13 @@ impl PacketIo for Refusing {
 
 /// The retry timer starts when a frame is sent. With selective repeat, all missing packets wait for the port.
 #[test]
-fn a_port_that_sends_nothing_fails_a_request_as_a_silent_peer_does() {
+fn a_request_on_a_port_that_sends_nothing_fails_like_one_unanswered() {
     refused_for_ever(false);
 }
 
 /// The same with a pool whose buffers are never freed.
 #[test]
-fn a_pool_that_stays_dry_ends_a_request_as_a_silent_peer_does() {
+fn a_request_without_free_buffers_fails_like_one_without_an_answer() {
     refused_for_ever(true);
 }
 
@@ -205,7 +205,7 @@ fn a_device_holds_no_more_early_packets_than_early_memory_allows() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_an_error_and_not_a_wait() {
+fn a_request_to_a_peer_that_is_gone_fails_after_its_retries() {
     let [a, b] = devices(Progress::Inline);
     let (mut a, mut b) =
         (side(&a, 4096, Capabilities::default(), 16), side(&b, 4096, Capabilities::default(), 16));
@@ -366,7 +366,7 @@ fn objects_are_dropped_in_any_order() {
             objects.rotate_left(rotation);
             objects.into_iter().for_each(drop);
             let Side { device, .. } = b;
-            assert_eq!(device.query().unwrap().gids.addresses().count(), 2, "the other side lives on");
+            assert_eq!(device.query().unwrap().gids.addresses().count(), 2, "the other side continues");
         }
     }
 }

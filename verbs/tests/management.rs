@@ -20,7 +20,7 @@ fn open(port: Loopback, side: usize) -> Device {
 
 /// A request is answered even if its sender answers no ARP, so a peer cannot delay this side by its address resolution.
 #[test]
-fn a_sender_is_answered_without_resolution() {
+fn a_request_is_answered_before_its_sender_is_resolved() {
     let (left, right) = pair(64, FRAME);
     let (asks, answers) = (open(left, 0), open(right, 1));
     let [asker, asked] = ADDRESSES.map(|ip| ip.parse::<IpAddr>().unwrap());
@@ -55,7 +55,7 @@ fn a_message_leaves_from_an_address_that_was_removed() {
 
 /// Neither resolving nor sending waits for a peer that does not answer.
 #[test]
-fn a_peer_is_looked_for_without_a_wait() {
+fn resolving_a_peer_does_not_block() {
     let (left, right) = pair(64, FRAME);
     let (asks, answers) = (open(left, 0), open(right, 1));
     let there = asks.open_management().unwrap();

@@ -53,7 +53,7 @@ fn check(device: &DeviceStatus, cores: usize, qpns: &[u32]) {
 
 /// One test, because the directory of sockets belongs to the process.
 #[test]
-fn every_core_has_its_own_counts_and_none_counts_twice() {
+fn every_core_has_its_own_counts_and_nothing_is_counted_twice() {
     let runtime = tempfile::tempdir().unwrap();
     // SAFETY: no other thread reads the environment yet.
     unsafe { std::env::set_var("XDG_RUNTIME_DIR", runtime.path()) };

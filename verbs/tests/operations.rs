@@ -177,7 +177,7 @@ fn a_queue_accepts_as_many_requests_as_its_depth() {
 
 /// Requests without a completion also free their room.
 #[test]
-fn unsignalled_requests_do_not_jam_the_queue() {
+fn unsignalled_requests_free_their_room_in_the_queue() {
     for mode in MODES {
         let [a, b] = devices(mode);
         let capabilities = Capabilities { max_send: 4, ..Capabilities::default() };

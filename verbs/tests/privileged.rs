@@ -153,7 +153,7 @@ fn a_setuid_or_setgid_program_ignores_its_callers_environment_and_folder() {
 
 /// A program without privileges uses its caller's TMPDIR and working directory. This confirms that the tests above can fail.
 #[test]
-fn a_program_without_privileges_obeys_its_caller() {
+fn a_program_without_privileges_uses_its_callers_environment() {
     let caller = Caller::new();
     let variables = [("TMPDIR", caller.path("tmp").display().to_string())];
     let (shown, said) = run(as_nobody(&caller.program(0o755)), &caller.path("here"), &variables);

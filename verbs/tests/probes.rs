@@ -23,7 +23,7 @@ fn notes() -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn every_probe_of_the_page_is_in_the_binary_and_no_other() {
+fn the_binary_has_exactly_the_probes_of_the_page() {
     let (mut a, b) = connected(Progress::Inline, 64);
     let request = SendRequest::write(1, a.region.sge(0, 64).unwrap(), b.region.remote().at(0));
     a.qp.post_send(request).unwrap();

@@ -81,7 +81,7 @@ fn a_raw_frame_reaches_its_address_and_the_group() {
 
 /// A rule for all frames does not affect a connection.
 #[test]
-fn connections_do_not_notice_rules() {
+fn a_rule_for_all_frames_does_not_affect_connections() {
     let (mut a, mut b) = common::connected(Progress::Inline, 4096);
     let mut raw = side(&b.device);
     let _rule = raw.qp.steer(FlowRule::new(Vec::new())).unwrap();

@@ -162,7 +162,7 @@ enum Ending {
 }
 
 #[test]
-fn the_programs_faults_are_the_programs() {
+fn a_fault_of_the_program_has_its_usual_exit_status() {
     for (name, _, ending) in PROGRAMS {
         let mut program = Command::new(std::env::current_exe().unwrap());
         let done =
@@ -173,7 +173,7 @@ fn the_programs_faults_are_the_programs() {
     }
 }
 
-/// Does nothing unless [`the_programs_faults_are_the_programs`] started it.
+/// Does nothing unless [`a_fault_of_the_program_has_its_usual_exit_status`] started it.
 #[test]
 fn child() {
     let Ok(wanted) = std::env::var("FERROCE_FAULTS") else { return };

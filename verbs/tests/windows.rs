@@ -14,7 +14,7 @@ use ferroce_verbs::{
 };
 
 #[test]
-fn a_window_is_lent_by_send_and_returned_by_send_with_invalidate() {
+fn a_window_is_shared_by_send_and_revoked_by_send_with_invalidate() {
     for mode in [Progress::Inline, Progress::Dedicated { core: None }, Progress::Adaptive] {
         let (mut a, mut b) = connected(mode, 4096);
         let rights = Access::LOCAL_WRITE | Access::WINDOWS;

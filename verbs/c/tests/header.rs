@@ -23,7 +23,7 @@ int main(void)
 "#;
 
 #[test]
-fn a_program_starts_without_ferroce_and_learns_that_it_is_not_there() {
+fn a_program_starts_without_ferroce_and_detects_its_absence() {
     let folder = tempfile::tempdir().unwrap();
     let (source, binary) = (folder.path().join("program.c"), folder.path().join("program"));
     std::fs::write(&source, PROGRAM).unwrap();

@@ -246,7 +246,7 @@ fn a_peer_writes_device_memory_by_its_offset() {
 }
 
 #[test]
-fn a_parent_domain_is_its_domain_by_another_name() {
+fn a_region_of_a_parent_domain_works_in_its_protection_domain() {
     let objects = Objects::new();
     objects.connect();
     // SAFETY: all objects are alive until they are destroyed at the end; invalid arguments are refused.

@@ -22,7 +22,7 @@ fn ours() -> BTreeSet<String> {
 }
 
 #[test]
-fn every_symbol_of_debian_is_there() {
+fn every_symbol_of_debian_is_exported() {
     let debian: BTreeSet<String> = include_str!("librdmacm.symbols").lines().map(str::to_owned).collect();
     assert_eq!(ours(), debian);
     assert_eq!(debian.len(), 68);
@@ -125,7 +125,7 @@ fn plain_descriptors_are_polled_beside_sockets() {
 
 /// A thread of `rping` calls `rdma_get_cm_event` just after the program has destroyed the channel.
 #[test]
-fn a_late_reader_of_a_destroyed_channel_waits_as_an_earlier_one() {
+fn a_read_of_a_destroyed_channel_blocks_as_an_earlier_one_did() {
     use ferroce_c::*;
     let late = |channel: usize| {
         let mut event = std::ptr::null_mut();
@@ -145,9 +145,9 @@ fn a_late_reader_of_a_destroyed_channel_waits_as_an_earlier_one() {
         channel.expose_provenance()
     };
     let (blocked, never_blocked) = (gone(false), gone(true));
-    assert_eq!(late(blocked), (-1, libc::EBADF), "who gave it back knows");
+    assert_eq!(late(blocked), (-1, libc::EBADF), "for the thread that destroyed it");
     let other = std::thread::spawn(move || late(never_blocked));
-    assert_eq!(other.join().unwrap(), (-1, libc::EBADF), "it never waited");
+    assert_eq!(other.join().unwrap(), (-1, libc::EBADF), "no thread has waited on it");
     let (tell, told) = std::sync::mpsc::channel();
     let other = std::thread::spawn(move || {
         // SAFETY: no arguments.

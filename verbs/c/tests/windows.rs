@@ -89,7 +89,7 @@ fn memory_windows_are_bound_used_and_taken_back() {
 
 /// Writes eight bytes atomically, by a request and by the call of an extended queue pair.
 #[test]
-fn a_word_is_written_at_once() {
+fn an_eight_byte_word_is_written_atomically() {
     let objects = Objects::new();
     objects.connect();
     let start = objects.memory.as_ptr() as u64;

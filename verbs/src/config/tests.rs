@@ -36,7 +36,7 @@ fn a_file_has_every_setting_of_the_builder() {
 }
 
 #[test]
-fn the_examples_in_documents_are_files() {
+fn the_toml_examples_in_documents_parse() {
     let texts = [
         include_str!("../../../README.md"),
         include_str!("../../README.md"),

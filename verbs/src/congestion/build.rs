@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn each_name_makes_its_algorithm() {
+    fn each_name_selects_its_algorithm() {
         for (cc, algorithm) in [
             (CcName::Hpcc, "hpcc"),
             (CcName::HpccFair, "hpcc-fair"),
@@ -345,7 +345,7 @@ mod tests {
 
     /// The algorithm keeps each chosen parameter after the link's rate and the base RTT are set.
     #[test]
-    fn chosen_parameters_stay() {
+    fn chosen_parameters_are_kept_on_any_link() {
         let tuned = CongestionChoice {
             gain: Some(0.25),
             additive_increase: Some(Rate::from_mbps(7)),
@@ -403,13 +403,13 @@ mod tests {
             let ports = open.on_link(Rate::from_gbps(10));
             assert_eq!(Congestion { unknown: configured.unknown, ..ports }, configured, "{cc}");
             assert!(ports.unknown.path_rate && !ports.unknown.line_rate, "{cc}");
-            assert_eq!(open.on_link(Rate::from_bps(0)), open, "a port that does not tell");
-            assert_eq!(configured.on_link(Rate::from_gbps(100)), configured, "what is configured stays");
+            assert_eq!(open.on_link(Rate::from_bps(0)), open, "a port without a known rate");
+            assert_eq!(configured.on_link(Rate::from_gbps(100)), configured, "a configured rate stays");
         }
     }
 
     #[test]
-    fn telemetry_and_feedback_are_chosen_apart() {
+    fn telemetry_and_feedback_are_configured_independently() {
         let fourth = TelemetryMode::InBand(NonZeroU32::new(4).unwrap());
         let chosen = CongestionChoice {
             telemetry: Some(fourth),
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_key_and_remedy_in_both_tongues() {
+    fn errors_have_key_and_remedy_as_toml_and_as_flags() {
         let lacks = CongestionChoice { base_rtt: None, ..choice(CcName::HpccRx) }.build().unwrap_err();
         assert_eq!(lacks.to_string(), r#"cc = "hpcc-rx": needs the idle round trip; add base_rtt = "100us""#);
         assert_eq!(lacks.as_flags(), "--cc hpcc-rx: needs the idle round trip; add --cc-base-rtt 100us");

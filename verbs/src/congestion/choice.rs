@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_answered_with_those_that_there_are() {
+    fn the_error_of_an_unknown_key_lists_the_known_ones() {
         let error = CongestionChoice::default().set("colour", "red").unwrap_err().to_string();
         assert!(error.starts_with("colour: no such key") && error.contains("one of cc, window"), "{error}");
         assert!(error.contains("base_rtt"), "{error}");

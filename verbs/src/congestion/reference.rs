@@ -60,7 +60,7 @@ fn the_reference_lists_the_settings() {
 }
 
 #[test]
-fn a_cell_of_the_reference_is_short() {
+fn a_cell_of_the_reference_has_at_most_100_characters() {
     for line in page().lines().filter(|line| line.starts_with('|')) {
         assert!(line.split('|').all(|cell| cell.trim().chars().count() <= 100), "{line}");
     }

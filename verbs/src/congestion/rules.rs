@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(chosen("fd00::1", 0), ("fixed", Some("hpcc-fair")));
         let unconnected = choose(&rules, "fd00::1".parse().ok(), Service::Uc, 0);
         assert_eq!(unconnected, DEFAULT_CONGESTION);
-        assert_eq!(choose(&rules, None, Service::Ud, 0), DEFAULT_CONGESTION, "no peer is in no prefix");
+        assert_eq!(choose(&rules, None, Service::Ud, 0), DEFAULT_CONGESTION, "a prefix needs a peer");
         let paced = rule("qp = 'UD'\ncc = 'fixed'\nline_rate = '1G'").unwrap();
         assert_eq!(choose(&[rules[1], paced], None, Service::Ud, 0), paced.congestion);
         let for_all = rule("cc = 'dcqcn'\nline_rate = '1G'").unwrap();

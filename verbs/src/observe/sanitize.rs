@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_is_rid_of_control_characters_and_unknown_names() {
+    fn control_characters_and_unknown_names_are_removed_from_a_report() {
         let honest: ProcessStatus = serde_json::from_value(report()).unwrap();
         let mut hostile = report();
         make_hostile(&mut hostile);

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rights_that_there_are_not_are_refused() {
+    fn unknown_access_flags_are_refused() {
         assert_eq!(rights(0), Ok(Access::LOCAL_READ));
         assert_eq!(rights(15), Ok(Access::ALL));
         assert_eq!(rights(15 | IBV_ACCESS_RELAXED_ORDERING), Ok(Access::ALL));

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_is_not_there_is_refused() {
+    fn unmapped_memory_is_refused() {
         let mut there = [0_u8; 100];
         let nowhere = 0x1000 as *mut c_void;
         assert_eq!(populate(there.as_mut_ptr().cast(), 100, true), Ok(()));

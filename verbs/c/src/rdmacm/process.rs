@@ -52,7 +52,7 @@ mod tests {
     use std::ffi::c_int;
 
     #[test]
-    fn a_child_has_its_own() {
+    fn a_forked_child_has_its_own_value() {
         static VALUE: PerProcess<u32> = PerProcess::new();
         assert_eq!(*VALUE.cell().get_or_init(|| 1), 1);
         // SAFETY: the child only accesses the cell, and exits.

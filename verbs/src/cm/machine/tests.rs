@@ -276,7 +276,7 @@ fn a_connection_that_is_dropped_before_its_reply_arrives_is_rejected() {
 
 /// IBA 12.9.7: the request to disconnect is lost twice. Afterwards neither side has any state of the connection.
 #[test]
-fn a_dropped_connection_is_repeated_to_the_peer_and_then_forgotten() {
+fn the_disconnect_request_of_a_dropped_connection_is_repeated() {
     let mut now = Instant::now();
     let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);
@@ -353,7 +353,7 @@ fn an_unanswered_request_is_repeated_until_the_time_is_over() {
 }
 
 #[test]
-fn a_request_before_the_listener_exists_is_repeated_for_a_moment() {
+fn a_request_before_the_listener_exists_is_retried_and_then_rejected() {
     let mut now = Instant::now();
     let mut server = Host::new(SERVER);
     let (mut client, here) = Host::asking(now);
@@ -445,7 +445,7 @@ fn a_dropped_request_is_rejected() {
 
 /// IBA 12.9.7: a side that times out informs its peer, whichever message was lost.
 #[test]
-fn a_side_that_times_out_informs_the_peer() {
+fn a_side_that_times_out_sends_the_peer_a_rejection() {
     let now = Instant::now();
     let mut server = Host::listening();
     let (mut client, here) = Host::asking(now);

@@ -64,7 +64,7 @@ fn a_channel_without_events_is_not_readable() {
 }
 
 #[test]
-fn requests_leave_with_their_listener() {
+fn requests_are_discarded_with_their_listener() {
     let channel = channel();
     let (listener, child) = (id(channel), id(channel));
     let kind = RDMA_CM_EVENT_CONNECT_REQUEST;
@@ -152,7 +152,7 @@ fn a_connection_that_is_being_established_keeps_identifier_and_queue_pair() {
 }
 
 #[test]
-fn an_event_is_where_its_identifier_is() {
+fn an_event_is_in_the_channel_of_its_identifier() {
     let (one, other) = (channel(), channel());
     let reported = id(one);
     // SAFETY: no test destroys its identifiers.

@@ -75,7 +75,7 @@ fn accepting_does_not_delay_other_requests() {
     server.receive_request(honest, 1);
     let id = server.requests()[0];
     // SAFETY: no test destroys the identifier.
-    let free = move || assert!(unsafe { &*id }.is_free(), "whoever needs this connection waits");
+    let free = move || assert!(unsafe { &*id }.is_free(), "accepting holds the lock of the connection");
     WHILE_MODIFIED.set(Some(Box::new(free)));
     let mut qp = ibv_qp { qp_num: 0x12, ..Default::default() };
     // SAFETY: the identifier is alive, and has no queue pair yet.

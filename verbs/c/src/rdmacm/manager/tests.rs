@@ -71,7 +71,7 @@ fn a_peer_that_does_not_answer_is_unreachable() {
 }
 
 #[test]
-fn a_reply_is_not_repeated_to_a_peer_that_waits_no_longer() {
+fn a_reply_is_not_repeated_after_the_peers_timeout() {
     let mut server = Server::new();
     let peer: IpAddr = [10, 3, 0, 3].into();
     for phase in [Phase::RequestReceived, Phase::ReplySent] {
@@ -134,7 +134,7 @@ fn a_forked_process_ends_no_connection_of_its_parent() {
 }
 
 #[test]
-fn the_end_of_the_process_reaches_the_manager_s_thread() {
+fn a_process_that_exits_sends_its_disconnect_requests() {
     let peer = SocketAddr::new([10, 3, 0, 6].into(), PORT);
     let device = device();
     let program = Server::new().connection(peer.ip(), Phase::Established, 0x331);

@@ -145,7 +145,7 @@ fn a_sender_stops_where_the_peer_has_no_room() {
 }
 
 #[test]
-fn a_message_without_bytes_is_no_end() {
+fn a_message_without_bytes_is_not_end_of_file() {
     let mut pair = Pair::new(4096, 4096, 16);
     assert_eq!(pair.receiver.arrived(0), Ok(()));
     assert!(!pair.receiver.has_data());

@@ -30,7 +30,7 @@ fn a_listener_keeps_no_more_requests_than_its_backlog() {
 }
 
 #[test]
-fn requests_of_peers_take_no_place_from_a_program_s_own() {
+fn requests_of_peers_do_not_use_up_the_programs_connections() {
     let mut server = Server::new();
     let peer: IpAddr = [10, 2, 0, 4].into();
     network().there.insert(peer);

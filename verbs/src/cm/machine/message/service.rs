@@ -73,7 +73,7 @@ mod tests {
 
     /// IBA 12.11.1, 12.11.2, 12.11.2.2.
     #[test]
-    fn the_question_for_a_queue_pair_and_its_answer_are_as_linux_has_them() {
+    fn service_requests_and_replies_equal_those_of_linux() {
         // Linux answered first, and then sent a request.
         let [answer, question] =
             mads(include_bytes!("../../../../tests/captures/udaddy.pcap")).try_into().unwrap();

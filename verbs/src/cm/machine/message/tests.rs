@@ -69,7 +69,7 @@ fn a_reply_of_linux_is_read_and_written_again() {
 
 /// IBA A14.6: the request contains the extended transport type; the reply has the target's number in the field of the end-to-end context.
 #[test]
-fn xrc_is_another_service() {
+fn xrc_has_its_own_transport_type() {
     let qp = QpParameters { qpn: 0x12_3456, psn: 5, xrc: true, srq: true, ..Default::default() };
     let mut request = Request::read(&captured()[0]).unwrap();
     request.qp = qp;
@@ -78,7 +78,7 @@ fn xrc_is_another_service() {
     assert_eq!((mad[BODY + 43] >> 1 & 3, mad[BODY + 51] & 7), (3, 1));
     assert_eq!(Request::read(&mad), Some(request));
     mad[BODY + 51] ^= 3;
-    assert_eq!(Request::read(&mad), None, "a service that nobody knows");
+    assert_eq!(Request::read(&mad), None, "an unknown transport service");
     let mut reply = message(Kind::Reply, 1, 2, 3);
     write_reply(&mut reply, &qp, [0; 8]);
     assert_eq!(reply[BODY + 12..BODY + 20], [0, 0, 0, 0, 0x12, 0x34, 0x56, 0]);
@@ -87,7 +87,7 @@ fn xrc_is_another_service() {
 
 /// Linux messages contain no offer. A message with the offer differs from them only in the Q_Key.
 #[test]
-fn selective_repeat_is_offered_where_other_peers_do_not_look() {
+fn selective_repeat_is_offered_in_the_q_key_that_linux_ignores() {
     let linux = captured();
     let mut request = Request::read(&linux[0]).unwrap();
     assert!(!request.qp.selective_repeat && !read_reply(&linux[1], false).selective_repeat);

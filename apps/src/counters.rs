@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_happened_is_shown() {
+    fn counters_that_are_zero_are_not_shown() {
         let mut counters = Counters::default();
         counters.rx_frames = 7;
         counters.timeouts = 2;

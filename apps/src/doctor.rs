@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_falls_into_what_and_remedy() {
+    fn an_error_is_split_into_cause_and_remedy() {
         let check = split("peer", "no answer from 10.0.0.9 by ARP; check its address");
         assert_eq!(check.found, "no answer from 10.0.0.9 by ARP");
         assert_eq!(check.remedy.as_deref(), Some("check its address"));
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_that_swallows_large_packets_is_named_with_what_it_carries() {
+    fn a_path_that_loses_large_packets_is_reported_with_its_limit() {
         let peer = "10.0.0.2".parse().unwrap();
         let way = |most: usize| path_by(Mtu::M4096, peer, move |bytes| Ok(bytes <= most));
         assert!(way(9000).iter().all(|check| check.status == Status::Ok));
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_arp_alone_is_no_answer_of_the_peer() {
+    fn a_peer_that_answers_only_arp_is_a_warning() {
         let mute = path_by(Mtu::M4096, "10.0.0.2".parse().unwrap(), |_| Ok(false));
         assert!(mute.len() == 1 && mute[0].status == Status::Warn && mute[0].remedy.is_some(), "{mute:?}");
     }

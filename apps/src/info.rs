@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_has_the_same_values() {
         let json = as_json(&info());
         assert_eq!((&json["queues"], &json["numa_node"]), (&json!(2), &json!(1)));
         assert_eq!(json["gids"], json!(["fe80::ff:fe00:1", "10.0.0.1"]));

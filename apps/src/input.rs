@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_may_be_long_but_not_a_row() {
+    fn a_long_table_is_read_and_a_long_row_is_refused() {
         let many = "one,two\n".repeat(100_000);
         assert_eq!(rows(many.as_bytes()).unwrap(), 99_999);
         let quoted = format!("one,two\n\"{}\",2\n", "x\n".repeat(ROW));
@@ -150,20 +150,20 @@ mod tests {
     }
 
     #[test]
-    fn what_unpacks_to_a_long_row_is_not_unpacked_to_its_end() {
+    fn unpacking_stops_at_a_row_that_is_too_long() {
         let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         packed.write_all(&vec![0; 100 * ROW]).unwrap();
         assert!(rows(&packed.finish().unwrap()).unwrap_err().to_string().contains("65536"));
     }
 
     #[test]
-    fn a_text_has_an_end() {
+    fn a_text_that_is_too_long_is_refused() {
         assert!(text(Path::new("/dev/zero")).unwrap_err().to_string().contains("longer than"));
         assert!(text(Path::new("/dev/null")).unwrap().is_empty());
     }
 
     #[test]
-    fn a_long_line_comes_in_parts() {
+    fn a_long_line_is_read_in_parts() {
         let text = [&vec![b'x'; ROW + 1][..], b"\n\nend"].concat();
         let (mut from, mut part, mut lengths) = (&text[..], Vec::new(), Vec::new());
         while line(&mut from, &mut part).unwrap() {

@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_written_is_named() {
+    fn a_file_that_cannot_be_written_is_named() {
         let error = OutFile::open(Path::new("/nowhere/out")).unwrap_err().to_string();
         assert!(error.contains("/nowhere/out"), "{error}");
         let error = OutFile::open(Path::new("/dev/full")).unwrap().write("text").unwrap_err().to_string();

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn five_mtus_exist() {
+    fn an_mtu_other_than_the_five_of_the_iba_is_refused() {
         assert_eq!(mtu("1024"), Ok(Mtu::M1024));
         assert!(mtu("1500").unwrap_err().contains("4096"));
         assert!(mtu("01024").is_err());

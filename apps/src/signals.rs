@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_is_not_there_is_lost() {
+    fn a_missing_interface_is_reported_as_gone() {
         let here = Interface::of(&PortSpec::Interface("lo".into())).unwrap();
         assert_eq!(here.loss(), None);
         let gone = Interface { name: "eth0".into(), index: i32::MAX as u32 };

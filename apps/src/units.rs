@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn times_name_their_unit() {
+    fn times_are_parsed_with_their_unit() {
         assert_eq!(duration("2ms"), Ok(Duration::from_millis(2)));
         assert_eq!(duration("20us"), Ok(Duration::from_micros(20)));
         assert_eq!(duration("1.5s"), Ok(Duration::from_millis(1500)));

@@ -20,7 +20,7 @@ fn mask(status: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn run_hands_on_what_it_was_given() {
+fn run_passes_its_capabilities_to_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("ferroce");
     fs::copy(assert_cmd::cargo::cargo_bin("ferroce"), &program).unwrap();

@@ -70,7 +70,7 @@ fn a_port_that_is_not_there_is_named() {
 }
 
 #[test]
-fn help_teaches_by_example() {
+fn help_has_examples() {
     let output = ferroce("write-bw --help").assert().success().get_output().clone();
     let help = String::from_utf8(output.stdout).unwrap();
     for part in
@@ -85,7 +85,7 @@ fn help_teaches_by_example() {
 }
 
 #[test]
-fn completions_know_the_tools() {
+fn completions_contain_the_tools() {
     for shell in ["bash", "zsh", "fish"] {
         let output = ferroce(&format!("completions {shell}")).assert().success().get_output().clone();
         let script = String::from_utf8(output.stdout).unwrap();
@@ -130,7 +130,7 @@ fn a_file_of_settings_names_what_is_wrong_in_it() {
 }
 
 #[test]
-fn settings_that_a_stranger_could_have_written_are_ignored() {
+fn settings_that_another_user_could_have_written_are_ignored() {
     use std::os::unix::fs::{PermissionsExt, chown};
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ferroce.toml");
@@ -165,7 +165,7 @@ fn run_with(library: &std::path::Path, line: &str) -> Command {
 }
 
 #[test]
-fn run_ends_as_a_shell_would() {
+fn run_has_the_exit_codes_of_a_shell() {
     let folder = tempfile::tempdir().unwrap();
     for (line, code) in
         [("run -- true", 0), ("run -- false", 1), ("run -- /nowhere/program", 127), ("run -- /etc", 126)]
@@ -180,7 +180,7 @@ fn run_ends_as_a_shell_would() {
 }
 
 #[test]
-fn run_checks_what_the_program_would_only_find_out_later() {
+fn run_checks_settings_before_it_starts_the_program() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wrong.toml");
     std::fs::write(&file, "mtu = 1500").unwrap();

@@ -93,7 +93,7 @@ fn bandwidth_of_every_verb_arrives_intact() {
 }
 
 #[test]
-fn both_directions_at_once() {
+fn both_directions_of_a_bandwidth_test_arrive_intact() {
     for tool in ["write-bw", "send-bw", "read-bw"] {
         let (text, _) = run(tool, "-b -s 9000 -n 500 -l 8 -t 64 --verify");
         assert!(text.contains("Bidirectional"), "{tool}: {text}");
@@ -303,7 +303,7 @@ fn queue_pairs_join_by_phases_and_are_recorded() {
 }
 
 #[test]
-fn a_server_that_was_told_otherwise_refuses() {
+fn a_server_refuses_a_client_of_another_tool() {
     let folder = tempfile::tempdir().unwrap();
     let tcp_port = free_tcp_port();
     let _server = serve(folder.path(), &tcp_port, "write-lat");

@@ -19,7 +19,7 @@ fn shell(script: &str) -> String {
 }
 
 #[test]
-fn a_shell_is_prepared() {
+fn env_sets_the_variables_of_a_shell() {
     let said = shell(
         r#"eval "$("$ferroce" env --port eth0 --ip 10.0.0.1/24 --cc hpcc,line_rate=1G,base_rtt=2ms)"
            [ "$LD_LIBRARY_PATH" = "$FOLDER" ] && echo "$FERROCE_PORT $FERROCE_IP $FERROCE_CC""#,
@@ -28,7 +28,7 @@ fn a_shell_is_prepared() {
 }
 
 #[test]
-fn twice_is_as_good_as_once_and_other_folders_stay() {
+fn env_is_idempotent_and_keeps_other_library_folders() {
     let said = shell(
         r#"export LD_LIBRARY_PATH=/opt/other
            eval "$("$ferroce" env)"; eval "$("$ferroce" env)"
@@ -38,7 +38,7 @@ fn twice_is_as_good_as_once_and_other_folders_stay() {
 }
 
 #[test]
-fn a_program_with_a_copy_of_the_library_gets_this_one_first() {
+fn preload_puts_the_library_before_others() {
     let said = shell(
         r#""$ferroce" env | grep -c PRELOAD || true
            LD_PRELOAD=/opt/other.so "$ferroce" env --plain --preload 2>/dev/null | sed -n "s|$(realpath "$FOLDER")||g; /^LD_PRELOAD/p""#,
@@ -47,7 +47,7 @@ fn a_program_with_a_copy_of_the_library_gets_this_one_first() {
 }
 
 #[test]
-fn plain_lines_are_for_files() {
+fn plain_output_has_no_quotes_and_no_expansion() {
     let said =
         shell(r#""$ferroce" env --plain --port eth0 | grep -v UCX; echo "LD_LIBRARY_PATH=$FOLDER" >&2"#);
     assert!(

@@ -150,7 +150,7 @@ fn a_run_that_is_killed_leaves_no_program_and_the_next_removes_its_hosts() {
     let mut looks = 0;
     while programs.iter().any(lives) {
         looks += 1;
-        assert!(looks < 1000, "programs live on: {programs:?}");
+        assert!(looks < 1000, "programs still run: {programs:?}");
         std::thread::sleep(std::time::Duration::from_millis(10));
     }
     assert!(hosts.iter().all(|host| Path::new("/run/netns").join(host).exists()));

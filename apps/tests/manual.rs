@@ -31,7 +31,7 @@ fn every_command_has_a_page_with_its_examples() {
 }
 
 #[test]
-fn the_reference_is_what_the_code_is() {
+fn the_reference_pages_equal_the_generated_ones() {
     let pages = pages();
     for name in ["commands.md", "counters.md", "ferroce-toml.md", "scenarios.md"] {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference").join(name);

@@ -43,7 +43,7 @@ fn staged(words: &[&str], script: &str) -> String {
 }
 
 #[test]
-fn a_program_gets_the_files_and_the_machine_keeps_its_own() {
+fn a_program_sees_device_files_that_the_machine_does_not() {
     let said = staged(&[], r#"start run "$ferroce" run --port null -- sh -c "$files""#);
     assert_eq!(said, "run: 0, unchanged: placed\n");
 }
@@ -74,14 +74,14 @@ fn no_program_in_path_is_needed() {
 }
 
 #[test]
-fn few_descriptors_suffice() {
+fn device_files_are_placed_with_eight_descriptors() {
     let said =
         staged(&[], r#"ulimit -n 8; start run "$ferroce" run --port null -- sh -c "ulimit -n 64; $files""#);
     assert!(said.starts_with("run: 0, unchanged: ") && said.ends_with("placed\n"), "{said}");
 }
 
 #[test]
-fn beyond_the_limit_of_mount_namespaces_the_program_runs_without_files_and_one_line_says_why() {
+fn beyond_the_mount_namespace_limit_a_program_runs_with_one_warning() {
     // The limit belongs to the user namespace, and ends with it.
     let said = staged(
         &["--user", "--map-root-user"],
@@ -112,7 +112,7 @@ fn without_the_right_to_mount_the_machines_devtmpfs_stays_as_it_is() {
 }
 
 #[test]
-fn without_the_right_to_mount_a_container_gets_links_beside_the_files_of_its_devices() {
+fn without_the_right_to_mount_a_container_gets_links_and_device_files() {
     let said = staged(
         &[],
         r#"mounts=$(cat /proc/self/mountinfo)

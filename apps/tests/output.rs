@@ -49,7 +49,7 @@ fn a_full_disk_is_an_error() {
 }
 
 #[test]
-fn a_reader_that_has_gone_away_ends_a_tool_in_silence() {
+fn a_closed_pipe_ends_a_tool_without_an_error_message() {
     for line in lines() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -60,7 +60,7 @@ fn a_reader_that_has_gone_away_ends_a_tool_in_silence() {
 }
 
 #[test]
-fn standard_error_that_is_full_hides_no_exit_code() {
+fn the_exit_code_is_correct_when_standard_error_is_full() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let status = ferroce("write-bw --frob").stdout(Stdio::null()).stderr(full).status().unwrap();
     assert_eq!(status.code(), Some(2));
@@ -77,7 +77,7 @@ fn nothing_is_coloured_in_a_file_or_pipe() {
 }
 
 #[test]
-fn what_would_take_more_than_there_is_is_refused_in_a_line() {
+fn input_that_exceeds_a_limit_is_refused_in_one_line() {
     let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric");
     let scenario = fabric.join("scenarios/reference/two-to-one.toml").display().to_string();
     let folder = tempfile::tempdir().unwrap();
@@ -101,7 +101,7 @@ fn what_would_take_more_than_there_is_is_refused_in_a_line() {
 }
 
 #[test]
-fn a_file_that_takes_no_results_is_named_before_the_run() {
+fn an_output_file_that_cannot_be_created_is_named_before_the_run() {
     let fabric = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fabric");
     let scenario = fabric.join("scenarios/reference/two-to-one.toml").display().to_string();
     for line in [

@@ -44,7 +44,7 @@ fn every_capture_decodes_and_its_icrcs_verify() {
 }
 
 #[test]
-fn a_line_tells_what_a_packet_says() {
+fn a_line_has_the_fields_of_its_packet() {
     let file = capture("rc_write_loss.pcap");
     let (code, out, _) = pcap(&[file.to_str().expect("UTF-8")], b"");
     assert_eq!(code, 0);
@@ -70,7 +70,7 @@ fn a_flipped_byte_is_reported_with_exit_1() {
 }
 
 #[test]
-fn what_is_no_capture_gets_one_line_and_exit_2() {
+fn a_file_that_is_not_a_capture_is_refused_with_one_line_and_exit_2() {
     let cut = &fs::read(capture("rc_send_1k.pcap")).expect("the capture")[..200];
     for (input, says) in [
         (&b"hello, world, this is text"[..], "not a pcap or pcapng file"),
@@ -237,7 +237,7 @@ fn an_interface_without_roce_does_not_end_a_pcapng_file() {
 
 /// The test that writes the capture stamped these records: 200 Mb/s and more.
 #[test]
-fn records_of_every_format_are_told() {
+fn records_of_every_format_are_printed() {
     let file = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../roce/tests/formats/formats.pcap");
     let (code, out, _) = pcap(&["--json", file.to_str().expect("UTF-8")], b"");
     assert_eq!(code, 0);

@@ -33,7 +33,7 @@ fn replay_text(content: &[u8]) -> (i32, String) {
 }
 
 #[test]
-fn every_state_of_the_authors_simulator_is_met() {
+fn every_state_equals_that_of_the_authors_simulator() {
     for (scenario, rows, flows) in
         [("a_single", 400, 1), ("b_2to1", 440, 2), ("c_16to1", 640, 4), ("p_parkinglot", 1000, 3)]
     {
@@ -62,12 +62,12 @@ fn several_files_are_replayed_one_after_the_other() {
             |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["rows"].as_u64().unwrap();
         (output.status.code(), said.lines().map(rows).collect::<Vec<_>>())
     };
-    assert_eq!(run(&["--json"]), (Some(0), vec![400, 1000]), "each takes what its own name tells");
+    assert_eq!(run(&["--json"]), (Some(0), vec![400, 1000]), "each file has the stage of its own name");
     assert_eq!(run(&["--json", "--max-stage", "5"]), (Some(1), vec![400, 1000]), "the first differs");
 }
 
 #[test]
-fn a_wrong_parameter_is_seen() {
+fn a_wrong_parameter_is_a_mismatch() {
     let file = golden().join("p_parkinglot__hpcc_ms0.csv.gz");
     for scenario in ["a_single", "b_2to1", "c_16to1", "p_parkinglot"] {
         let file = golden().join(format!("{scenario}__hpcc_ms0.csv.gz"));
@@ -91,7 +91,7 @@ fn a_wrong_parameter_is_seen() {
 /// With links of four times the rate and counters of four times the unit, `u` is the same. The authors' states are therefore valid for the
 /// changed trace.
 #[test]
-fn counters_in_another_unit_are_followed() {
+fn counters_in_another_unit_are_replayed() {
     let original = text("p_parkinglot__hpcc_ms0.csv.gz");
     let columns: Vec<&str> = original.lines().next().unwrap().split(',').collect();
     let faster = |line: &str| {
@@ -120,7 +120,7 @@ fn counters_in_another_unit_are_followed() {
 }
 
 #[test]
-fn one_wrong_value_is_told_with_its_line_and_column() {
+fn a_wrong_value_is_reported_with_its_line_and_column() {
     let good = text("a_single__hpcc_ms5.csv.gz");
     let (code, said) = replay_text(good.as_bytes());
     assert_eq!(code, 0, "{said}");

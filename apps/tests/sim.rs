@@ -13,7 +13,7 @@ fn fabric(path: &str) -> PathBuf {
 }
 
 #[test]
-fn a_run_leaves_tables_and_a_page_that_needs_nothing_else() {
+fn a_run_writes_tables_and_a_self_contained_page() {
     let out = tempfile::tempdir().unwrap();
     let mut run = ferroce();
     run.arg("sim").arg(fabric("scenarios/reference/long-short.toml")).arg("--out").arg(out.path());
@@ -132,7 +132,7 @@ fn the_series_has_columns_for_each_sampled_port() {
 
 /// `ci/sim` checks the same traces with the release build.
 #[test]
-fn traces_are_what_they_were() {
+fn traces_equal_the_recorded_ones() {
     let traces = fs::read_to_string(fabric("scenarios/traces.txt")).unwrap();
     let rows: Vec<_> =
         traces.lines().filter_map(|line| line.split_once(' ')).filter(|row| row.0 != "#").collect();
@@ -191,7 +191,7 @@ fn a_sweep_runs_every_seed_with_every_value() {
 }
 
 #[test]
-fn what_can_not_be_is_said_in_a_line() {
+fn an_invalid_topology_is_refused_with_the_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("x.toml");
     let text = "topology = 'parking-lot'\nhosts = 2\nrate = '100G'\ndelay = '1us'\ncongestion = 'fixed,window=9000'\n";

@@ -124,7 +124,7 @@ fn a_wrong_script_of_faults_is_one_line_and_no_frame_passes() {
 }
 
 #[test]
-fn a_report_that_cannot_be_written_is_told_before_the_switch_starts() {
+fn an_unwritable_report_is_an_error_before_the_switch_starts() {
     let refused = Command::cargo_bin("ferroce")
         .unwrap()
         .args(["switch", "--port", "null", "--port", "ring:x", "--json", "/nonexistent/report.json"])

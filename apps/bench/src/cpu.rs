@@ -23,7 +23,7 @@ pub fn pin(cpu: usize) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn work_takes_time_and_sleep_takes_none() {
+    fn cpu_time_excludes_sleep() {
         let start = super::time();
         std::thread::sleep(std::time::Duration::from_millis(300));
         let slept = super::time() - start;

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_fails_says_why() {
+    fn a_run_that_fails_returns_its_error() {
         let mut figure = figure(1.0, Goal::Least(1.0));
         figure.theirs = Box::new(|| Err("testpmd is not installed".into()));
         assert_eq!(figure.measure(1, || {}).unwrap_err(), "testpmd is not installed");

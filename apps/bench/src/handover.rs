@@ -96,7 +96,7 @@ pub fn measure() -> (f64, usize) {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn all_that_is_put_in_is_taken_out() {
+    fn every_frame_put_into_the_ring_is_taken_out() {
         let (rate, frames) = super::measure();
         assert_eq!(frames, super::PIECES * super::PIECE);
         assert!(rate > 0.0);

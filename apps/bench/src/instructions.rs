@@ -142,13 +142,13 @@ mod tests {
     use super::{chosen, totals};
 
     #[test]
-    fn a_dump_says_how_much_it_has() {
+    fn the_total_is_read_from_a_callgrind_dump() {
         assert_eq!(totals("# callgrind format\nsummary: 12\n\nfn=(1)\n3 4\ntotals: 4711\n"), Some(4711));
         assert_eq!(totals("summary: 12\n"), None);
     }
 
     #[test]
-    fn every_step_runs_and_counts_what_it_says() {
+    fn every_step_runs_and_counts_its_units() {
         for step in chosen(&[]) {
             let mut meter = crate::steps::Meter::new(2);
             (step.run)(&mut meter);

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_bytes_and_times() {
+    fn a_queue_is_parsed_as_pairs_of_bytes_and_times() {
         assert_eq!(queue("0:9 4155:1"), Some(vec![(0, 9.0), (4155, 1.0)]));
         assert_eq!(queue(""), Some(Vec::new()));
         assert_eq!(queue("0;9"), None);

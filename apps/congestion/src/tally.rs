@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn nine_of_ten_judged_phases_must_keep_what_was_promised() {
+    fn nine_of_ten_judged_phases_must_keep_the_bounds() {
         assert!(tally(47, 5, 0).holds());
         assert!(!tally(46, 6, 0).holds());
     }
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_the_sum_of_what_was_added_to_it() {
+    fn tallies_added_to_a_file_are_summed() {
         let file = std::env::temp_dir().join(format!("ferroce-tally-{}.csv", std::process::id()));
         let verdicts =
             [Verdict::Kept, Verdict::Broken(vec![]), Verdict::Kept, Verdict::Unjudged(String::new())];

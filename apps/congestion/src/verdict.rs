@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happens_while_flows_join_counts_for_the_peak_only() {
+    fn the_queue_while_flows_join_counts_only_for_the_peak() {
         let phases = phases(&run(0.5, 0.0, 0.95), &BOUNDS);
         assert_eq!(phases.iter().map(|phase| phase.flows).collect::<Vec<_>>(), [1, 2]);
         for phase in &phases {
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_an_idle_link_and_a_late_settling_are_told() {
+    fn long_queues_idle_links_and_late_settling_are_reported() {
         let told = |run: &Run, bounds| format!("{:?}", verdicts(run, &phases(run, bounds), bounds));
         assert!(told(&run(0.5, 0.02, 0.95), &BOUNDS).contains("p99 is 9.0 packets"));
         assert!(told(&run(0.0, 0.0, 0.8), &BOUNDS).contains("80.0 % busy"));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pause_did_is_left_out_and_too_many_leave_nothing_to_judge() {
+    fn time_after_pauses_is_not_judged_nor_a_phase_with_too_many() {
         let mut run = run(0.0, 0.0, 0.95);
         for interval in &mut run.intervals[50..60] {
             interval.queue = vec![(9000, 1e7)];
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_pause_leaves_out_ten_round_trips_and_who_settles_in_spite_of_one_has_settled() {
+    fn ten_round_trips_after_a_short_pause_are_left_out_except_for_settling() {
         let bounds = Bounds { settle: 0.5, ..BOUNDS };
         let mut run = run(0.0, 0.0, 0.95);
         let judged = |run: &Run| phases(run, &bounds)[1].judged();

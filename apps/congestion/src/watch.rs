@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn many_short_waits_are_no_stop() {
+    fn many_short_waits_are_not_counted_as_one_long_wait() {
         let before = Waits { time: 20_000_000, count: 1000 };
         let as_ever = Waits { time: 20_800_000, count: 1040 };
         assert_eq!(as_ever.longest_since(before), 20_000);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_is_known_by_its_number_or_by_its_peers() {
+    fn frames_match_a_queue_pair_by_its_own_or_its_peers_number() {
         let mut filter = Filter::new(0, Some(5), None);
         filter.learn(&status());
         let mut takes = |direction, peer, to| {
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_pair_that_is_gone_is_forgotten_after_two_looks() {
+    fn a_destroyed_queue_pair_matches_until_the_second_refresh() {
         let mut filter = Filter::new(0, Some(5), None);
         let mut without = status();
         without.devices[0].queue_pairs.clear();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_at_the_other_end_of_either_direction() {
+    fn a_peer_filter_matches_frames_in_both_directions() {
         let mut filter = Filter::new(0, None, Some([10, 0, 0, 2].into()));
         for direction in [Direction::In, Direction::Out] {
             for (peer, taken) in [(2, true), (3, false)] {

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_written_is_named() {
+    fn a_file_that_cannot_be_written_is_named() {
         let error = Sink::open(Some(Path::new("/nowhere/out"))).unwrap_err().to_string();
         assert!(error.contains("/nowhere/out"), "{error}");
         let mut full = Sink::open(Some(Path::new("/dev/full"))).unwrap();

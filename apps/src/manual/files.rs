@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_understood() {
+    fn the_example_is_parsed() {
         assert_eq!(EXAMPLE.parse::<DeviceConfig>().unwrap().rules().len(), 1);
     }
 }

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_process_reports_cannot_name_a_metric() {
+    fn values_reported_by_a_process_cannot_add_a_metric() {
         let mut report = serde_json::to_value(process()).unwrap();
         let hostile = serde_json::json!({"x 1\n# EOF": 7, "x": 7});
         let device = &mut report["devices"][0];
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_observe_is_an_empty_exposition() {
+    fn without_processes_the_exposition_is_empty() {
         assert_eq!(exposition(&[]), "# EOF\n");
     }
 }

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_pace_datagrams_is_refused_by_name() {
+    fn algorithms_that_cannot_pace_datagrams_are_refused_by_name() {
         let of = |flags: &str| {
             let args = parse(&format!("tool {flags}")).unwrap().args;
             args.congestion(Connection::Ud).map_err(|error| error.to_string())
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_that_there_was_is_there() {
+    fn every_setting_has_its_flag() {
         let flags = "--cc-window 4K --cc-line-rate 1G --cc-base-rtt 2ms --cc-min-rate 1M --cc-eta 0.9 --cc-max-stage 0 --cc-flows 2 \
                      --cc-gain 0.5 --cc-additive-increase 1M --cc-hyper-increase 2M --cc-alpha-interval 1us --cc-decrease-interval 1us \
                      --cc-increase-interval 1us --cc-byte-counter 1M --cc-fast-recovery 5 --cc-hop-delay 1us --cc-flow-delay 1us \
@@ -298,14 +298,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_outside_the_limits_is_answered_with_them() {
+    fn the_error_of_a_value_outside_the_limits_states_them() {
         let wrong = parse("tool --cc hpcc --cc-eta 2").unwrap_err().to_string();
         assert!(wrong.contains("'2' for '--cc-eta <SHARE>'"), "{wrong}");
         assert!(wrong.contains("not a share above 0 and at most 1; write 0.95"), "{wrong}");
     }
 
     #[test]
-    fn an_unknown_name_is_answered_with_those_that_there_are() {
+    fn the_error_of_an_unknown_name_lists_the_known_ones() {
         let wrong = parse("tool --cc cubic").unwrap_err().to_string();
         assert!(wrong.contains("cubic") && wrong.contains("dcqcn"), "{wrong}");
         let wrong = parse("tool --cc hpcc --telemetry inband:0").unwrap_err().to_string();

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_and_waiting_for_a_disk_are_not_busy() {
+    fn idle_and_iowait_time_are_not_busy() {
         let before = CpuTime::parse("cpu  10 0 10 100 0 0 0 0 0 0\ncpu0 1 2 3\n").unwrap();
         let after = CpuTime::parse("cpu  20 5 20 150 20 0 5 0 9 9\n").unwrap();
         assert_eq!(before.used_until(after), 30.0);

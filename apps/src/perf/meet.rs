@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_connection_holds_up_no_other() {
+    fn a_silent_connection_does_not_delay_other_clients() {
         let reception = Reception { listener: listen(0).unwrap(), waiting: VecDeque::new() };
         let port = reception.listener.local_addr().unwrap().port();
         let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_available_is_read() {
+    fn the_available_memory_is_read_from_meminfo() {
         let meminfo =
             "MemTotal:       16300000 kB\nMemFree:  1 kB\nMemAvailable:    2048 kB\nBuffers: 7 kB\n";
         assert_eq!(available(meminfo), Some(2 << 20));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pattern_does_not_depend_on_how_it_is_cut() {
+    fn a_pattern_generated_in_parts_equals_the_whole() {
         let (mut whole, mut parts) = ([0; 44], [0; 44]);
         generate(7, 0, &mut whole);
         generate(7, 0, &mut parts[..16]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_differ() {
+    fn the_seeds_of_different_runs_differ() {
         let seeds = [seed(1, 2, 0, true), seed(1, 2, 0, false), seed(1, 2, 1, true), seed(1, 4, 0, true)];
         for (index, one) in seeds.iter().enumerate() {
             assert!(!seeds[index + 1..].contains(one));

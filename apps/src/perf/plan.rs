@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timed_run_keeps_a_quarter_at_either_end() {
+    fn a_timed_run_excludes_a_quarter_at_either_end() {
         let plan = Plan::new(WRITE_BW, &args("-D 8")).unwrap();
         let (whole, margin) = (Duration::from_secs(8), Duration::from_secs(2));
         assert_eq!(plan.amount, Amount::Time { whole, margin });
@@ -470,7 +470,7 @@ mod tests {
 
     /// IBA table 35, 9.4: the operations of each service, and the longest message.
     #[test]
-    fn what_does_not_fit_the_tool_is_refused() {
+    fn flags_that_do_not_fit_the_tool_are_refused() {
         for (tool, line, part) in [
             (WRITE_BW, "-A CMP_AND_SWAP", "-A is for"),
             (WRITE_BW, "-c UD", "UD only SEND"),
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_follows_unless_it_was_told_otherwise() {
+    fn a_server_accepts_a_plan_unless_its_own_flags_contradict_it() {
         let plan = Plan::new(WRITE_BW, &args("-s 4K -n 10 -q 2 --verify")).unwrap();
         plan.accept(WRITE_BW, &args("")).unwrap();
         plan.accept(WRITE_BW, &args("-s 4096 -q 2")).unwrap();
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_gets_no_more_memory_than_the_server_gives() {
+    fn a_plan_that_exceeds_the_servers_memory_limit_is_refused() {
         let large = Plan::new(WRITE_BW, &args("-s 64M -q 16 -b")).unwrap();
         large.accept(WRITE_BW, &args("--max-memory 2G")).unwrap();
         let wrong = large.accept(WRITE_BW, &args("--max-memory 1G")).unwrap_err().to_string();

@@ -95,7 +95,7 @@ mod tests {
 
     /// The rate is 4,000 messages per second: 4 per millisecond.
     #[test]
-    fn a_delay_is_made_up_for_in_part() {
+    fn the_burst_after_a_delay_is_bounded() {
         let mut limit = limit(16_000.0, RateUnit::Packets);
         assert_eq!(limit.allowed(1_000_000_000, 0), 2 + 4, "and not 4,002");
         assert_eq!(limit.allowed(1_000_000_000, 6), 0);

@@ -131,7 +131,7 @@ mod tests {
     use crate::perf::plan::{Amount, Kind, Plan, Tool};
 
     #[test]
-    fn perftests_keys_and_ours() {
+    fn a_record_has_the_keys_of_perftest_and_of_ferroce() {
         let plan = Plan {
             tool: Tool { verb: Verb::Write, kind: Kind::Bandwidth },
             sizes: vec![2, 4],

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_stamps_than_room() {
+    fn timestamps_beyond_the_capacity_are_dropped() {
         let mut stamps = Stamps::with_capacity(u64::MAX);
         for now in 0..Stamps::LIMIT + 10 {
             stamps.post(now);

@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_follow_from_how_many_there_were() {
+    fn the_final_counter_follows_from_the_number_of_atomics() {
         assert_eq!(after(AtomicType::FetchAndAdd, 200), 200);
         assert_eq!(after(AtomicType::CmpAndSwap, 200), 1);
         assert_eq!(after(AtomicType::CmpAndSwap, 0), 0);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_in_devtmpfs_is_of_the_machine() {
+    fn a_folder_in_devtmpfs_belongs_to_the_machine() {
         let machine = "24 27 0:6 / /dev rw - devtmpfs udev rw\n";
         let container = "24 27 0:6 / /dev rw - tmpfs tmpfs rw\n";
         // `docker run --volume /dev/infiniband:/dev/infiniband`.
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn the_remedy_is_that_of_the_error() {
+    fn the_remedy_fits_the_error_code() {
         let remedy = |code| warning(&io::Error::from_raw_os_error(code));
         assert!(remedy(1).contains("mknod") && remedy(13).contains("mknod"));
         assert!(remedy(28).contains("user.max_mnt_namespaces"));

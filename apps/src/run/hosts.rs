@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_program_is_no_lack_of_rights() {
+    fn a_missing_program_and_missing_rights_have_different_remedies() {
         assert!(remedy("exec of \"ethtool\" failed: No such file or directory").contains("apt-get install"));
         assert!(remedy("Operation not permitted").contains("root"));
     }

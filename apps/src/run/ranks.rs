@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_that_is_the_peer_alone_is_for_clients() {
+    fn an_argument_that_is_only_the_peer_is_left_out_for_the_server() {
         let command = ["prog", "-r{rank}", "--bind={ip}", "{peer}"].map(str::to_owned);
         let (own, server) = (Hosts::address(1), Hosts::address(0));
         assert_eq!(substitute(&command, 0, server, server), ["prog", "-r0", "--bind=10.79.0.1"]);

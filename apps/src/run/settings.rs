@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prepared_shell_may_make_hosts_and_a_flag_may_not_name_their_port() {
+    fn a_port_for_hosts_may_come_from_the_shell_but_not_from_a_flag() {
         assert_eq!(given(Some("eth0"), Some("eth0")), None);
         assert_eq!(given(Some("eth0"), Some("eth1")), Some("eth0"));
         assert_eq!([given(Some("eth0"), None), given(None, Some("eth0"))], [Some("eth0"), None]);

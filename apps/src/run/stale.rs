@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_of_our_making_have_an_owner() {
+    fn only_namespace_names_made_by_ferroce_have_an_owner() {
         assert_eq!([owner("ferroce-17-0"), owner("ferroce-17-switch")], [Some(17); 2]);
         for other in
             ["ferroce", "ferroce-17", "ferroce-x-0", "ferroce-17-left", "other-17-0", "ferroce-17-300"]

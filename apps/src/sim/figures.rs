@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_lie_between() {
+    fn quantiles_are_interpolated() {
         let sorted = [1.0, 2.0, 4.0];
         assert_eq!([0.0, 0.5, 0.75, 1.0].map(|share| quantile(&sorted, share)), [1.0, 2.0, 3.0, 4.0]);
         assert!(quantile(&[], 0.5).is_nan());

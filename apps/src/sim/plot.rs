@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_is_svg_with_its_words() {
+    fn a_plot_is_svg_with_its_labels() {
         let line =
             |name: &str| Line { name: name.into(), points: (1..50).map(|x| (f64::from(x), 2.0)).collect() };
         for is_logarithmic in [false, true] {

@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_meets_every_other() {
+    fn a_sweep_combines_every_value_with_every_other() {
         let all = combinations(&["max_stage=0,5".into(), "eta=0.9,0.95,0.99".into()], 1).unwrap();
         assert_eq!(all.len(), 6);
         assert_eq!(all[5], [("max_stage".into(), "5".into()), ("eta".into(), "0.99".into())]);

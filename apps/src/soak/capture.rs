@@ -42,7 +42,7 @@ mod tests {
     use fabric::soak::Captured;
 
     #[test]
-    fn a_broken_run_is_written_with_what_harmed_it() {
+    fn a_broken_run_is_written_with_its_faults() {
         let folder = tempfile::tempdir().unwrap();
         let frame = |at, harm| Captured { at, frame: vec![7; 60], harm };
         let frames = vec![frame(5, ""), frame(1_000_000_007, "lost")];

@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn seeds_are_two_numbers() {
+    fn a_range_of_seeds_is_two_numbers() {
         assert_eq!(range("3..10"), Ok(3..10));
         for wrong in ["3", "3..", "a..4", "4..4", "5..4"] {
             assert!(range(wrong).is_err_and(|why| why.contains(wrong)), "{wrong}");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn any_range_is_taken_one_by_one() {
+    fn seeds_of_any_range_are_taken_one_by_one() {
         let soak = Soak::new(vec![7, 9], 0..u64::MAX, 1);
         assert_eq!([soak.take(), soak.take(), soak.take(), soak.take()], [7, 9, 0, 1].map(Some));
         let soak = Soak::new(vec![7], u64::MAX - 1..u64::MAX, 2);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn seeds_that_once_failed_are_known() {
+    fn seeds_that_failed_before_are_in_the_list() {
         assert!(known().contains(&13400), "{:?}", known());
     }
 }

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_that_is_taken_is_refused_and_a_dead_socket_is_not() {
+    fn an_existing_file_is_refused_and_a_stale_socket_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         fs::write(at("file"), "text").unwrap();

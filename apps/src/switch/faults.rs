@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_says_what_the_rules_say() {
+    fn a_script_is_parsed_into_the_rules() {
         let text = "
 [[fault]]
 port = 'b'
@@ -371,7 +371,7 @@ action = 'pause'
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line_and_the_remedy() {
+    fn an_error_in_a_script_names_its_line_and_the_remedy() {
         for (text, says) in [
             ("colour = 1", "line 1: no key `colour`"),
             (

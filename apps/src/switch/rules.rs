@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_ended_is_in_the_way_of_none() {
+    fn a_fault_that_has_ended_does_not_conflict_with_a_new_one() {
         let rules = started("[[fault]]\nuntil = '9s'\naction = 'black-hole'");
         let again = script("[[fault]]\nuntil = '9s'\naction = 'drop'");
         assert!(rules.with(&again, NOW).is_ok());

@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ports_own_rate_goes_before_that_of_all() {
+    fn a_ports_own_rate_overrides_the_common_rate() {
         let config =
             config("--port a --port b --rate 10G --egress-rate b=200M --queue 64K --loss 0.5").unwrap();
         let rates: Vec<_> = config.ports.iter().map(|port| port.rate).collect();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_contradicts_is_refused_with_the_remedy() {
+    fn contradictory_settings_are_refused_with_the_remedy() {
         for (line, says) in [
             ("--port a", "two ports"),
             ("--port a --port a", "given twice"),

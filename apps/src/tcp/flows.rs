@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_unknown_flows_cost_64_lookups_between_two_looks_and_no_memory() {
+    fn unknown_flows_cost_64_lookups_per_refresh_and_no_memory() {
         let mut flows = Flows::default();
         flows.refresh([flow(1)].into_iter(), SETTINGS);
         let mut lookups = 0;

@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_tell_what_changed_and_are_sorted() {
+    fn rows_show_differences_and_are_sorted() {
         let mut rows = Rows::new(None);
         rows.take(&[process(1_000_000_000, CIRCLE - 10, 0)]);
         rows.take(&[process(2_000_000_000, 90, 750_000_000)]);

@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_without_a_cpu_is_first_if_answers_are_late_or_nothing_took_longer() {
+    fn cpu_starvation_is_first_if_answers_are_late_or_nothing_took_longer() {
         let starved = Duration::from_millis(600);
         assert_eq!(names(&[], &[("answer", 1000)], starved), ["cpu-starved", "answer"]);
         assert_eq!(names(&[], &[("window", 1000)], starved), ["window", "cpu-starved"]);
@@ -365,7 +365,7 @@ mod tests {
         assert_eq!((first.name.as_str(), first.nanos), ("congested-path", 600_000_000));
         assert_eq!(first.evidence[0], "hop 1 of the path: 90000 B queued, its link 170 % full, 4.0 us ago");
         after.queue_pairs[0].hops[1].age = 2_000_000_000;
-        assert_eq!(ranked_by(&after).name, "answer", "what was heard before the time watched");
+        assert_eq!(ranked_by(&after).name, "answer", "telemetry from before the observed time");
         // A lower reading does not replace the higher one.
         let mut before = device(&[]);
         before.queue_pairs[0].hops = vec![hop(0, 0, 0.2, 5_000), hop(1, 70_000, 0.9, 4_000)];
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn no_remedy_leaves_the_algorithm() {
+    fn no_remedy_recommends_a_fixed_window() {
         let mut after = device(&[("pacing", 500), ("window", 500)]);
         for algorithm in ["hpcc", "hpcc-fair", "hpcc-rx", "powertcp", "dctcp", "dcqcn", "swift"] {
             after.queue_pairs[0].algorithm = algorithm.into();
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn the_likely_reason_of_a_silence_has_its_own_remedy() {
+    fn a_suspected_reason_of_silence_has_its_own_remedy() {
         let mut after = device(&[("silence", 500)]);
         let diagnosis = Diagnosis { reason: "no route".into(), remedy: "add one".into(), is_path_mtu: false };
         after.queue_pairs[0].suspected = Some(diagnosis);

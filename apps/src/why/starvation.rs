@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_number_is_the_wait() {
+    fn the_wait_is_the_second_number_of_schedstat() {
         assert_eq!(waited("120 340 7\n"), Some(340));
         assert_eq!(waited("120"), None);
         assert!(Starvation::of(0).since().is_zero());

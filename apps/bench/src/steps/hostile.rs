@@ -48,7 +48,7 @@ mod tests {
     use super::{Cost, STEPS, budget};
 
     #[test]
-    fn many_queue_pairs_may_cost_half_as_much_again() {
+    fn the_budget_of_many_queue_pairs_is_1_5_times_the_cost_of_few() {
         let cost = |name, instructions| Cost { name, what: "", nanos: 0.0, instructions, budget: 9000 };
         let [few, many, most] = STEPS else { panic!("three numbers of queue pairs") };
         assert_eq!(budget(few, &[]), few.budget);

@@ -179,6 +179,6 @@ fn codec(meter: &mut Meter, format: Format) {
                 };
             }
         });
-        assert_eq!(read, BATCH, "every packet tells a hop");
+        assert_eq!(read, BATCH, "every packet has a hop record");
     }
 }

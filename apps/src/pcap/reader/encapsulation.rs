@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn one_tag_of_several_stays() {
+    fn the_innermost_of_several_vlan_tags_is_kept() {
         let tags: &[&[u8]] = &[&[0x88, 0xa8, 0, 1], &[0x91, 0, 0, 2], &[0x81, 0, 0, 3], &[0x08, 0, 0x45]];
         assert_eq!(innermost(&ethernet(tags)), ethernet(&tags[2..]));
         let provider: &[&[u8]] = &[&[0x88, 0xa8, 0, 1], &[0x08, 0, 0x45]];
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn other_frames_stay_and_no_length_is_too_short() {
+    fn other_and_truncated_frames_are_unchanged() {
         let plain = ethernet(&[&[0x08, 0x00], &[0x45; 60]]);
         for length in 0..=plain.len() {
             assert_eq!(innermost(&plain[..length]), &plain[..length]);

@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_pingpong_of_sends_goes_with_it() {
+    fn the_pingpong_protocol_is_refused_except_for_send_lat() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stock = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let refused = Pingpong::new(Control::new(stock).unwrap(), plan(Kind::Bandwidth), true).unwrap_err();

@@ -56,7 +56,7 @@ fn quiet() -> Result<bool, Failure> {
 }
 
 #[test]
-fn a_whole_test_keeps_step() {
+fn both_sides_stay_in_step_during_a_whole_test() {
     let (mut client, mut server) = pair();
     let there = std::thread::spawn(move || {
         let plan = server.agree(&mut |_| Ok(()), &mut quiet).unwrap();
@@ -77,7 +77,7 @@ fn a_whole_test_keeps_step() {
 }
 
 #[test]
-fn the_client_hears_why_the_server_refuses() {
+fn the_client_receives_the_servers_reason_for_a_refusal() {
     let (mut client, mut server) = pair();
     let there = std::thread::spawn(move || {
         server.agree(&mut |_| Err(Failure::run("different -s; give both the same")), &mut quiet).unwrap_err()
@@ -104,7 +104,7 @@ fn another_version_is_named() {
 }
 
 #[test]
-fn strangers_are_told_so() {
+fn clients_of_other_protocols_are_refused() {
     for said in [
         "0000:0011:abcdef:000000:00000000:0000000000000000\0\n",
         "GET / HTTP/1.1\r\n",
@@ -129,7 +129,7 @@ fn a_line_has_a_limit() {
 }
 
 #[test]
-fn a_closed_connection_and_a_silent_one_end_the_wait() {
+fn a_wait_ends_when_the_peer_closes_or_does_not_answer_in_time() {
     let (client, mut server) = raw();
     drop(client);
     assert!(server.wait_outcome(&mut quiet).unwrap_err().to_string().contains("closed"));
@@ -140,7 +140,7 @@ fn a_closed_connection_and_a_silent_one_end_the_wait() {
 }
 
 #[test]
-fn out_of_step_is_named() {
+fn a_message_out_of_step_is_named_in_the_error() {
     let (mut client, mut server) = pair();
     server.send(&Message::Reached(4)).unwrap();
     let wrong = client.barrier(1, &mut quiet).unwrap_err().to_string();
@@ -159,7 +159,7 @@ fn queue_pair_counts_must_match() {
 }
 
 #[test]
-fn a_waiting_side_hands_the_idle_turns_error_on() {
+fn an_error_of_the_idle_callback_ends_a_wait() {
     let (_client, mut server) = raw();
     let wrong = server.wait_outcome(&mut || Err(Failure::run("the core stopped"))).unwrap_err();
     assert_eq!(wrong.to_string(), "the core stopped");

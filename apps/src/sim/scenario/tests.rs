@@ -8,7 +8,7 @@ const TEXT: &str = "topology = 'star'\nhosts = 3\nrate = '100G'\ndelay = '1us'\n
     [[flow]]\nsource = 1\ndestination = 3\nbytes = 1000\n";
 
 #[test]
-fn a_scenario_says_what_runs() {
+fn a_scenario_sets_hosts_flows_and_algorithm() {
     let scenario = read("x", TEXT, None, 1, &[("max_stage".into(), "0".into())]).unwrap();
     assert_eq!((scenario.setup.topology.hosts(), scenario.setup.flows[0].destination), (3, 2));
     let AlgorithmConfig::Hpcc(config) = scenario.setup.congestion.algorithm else { panic!() };
@@ -52,7 +52,7 @@ fn a_rate_without_a_code_is_warned_of_if_telemetry_names_rates_by_codes() {
 }
 
 #[test]
-fn numbers_that_no_host_has_are_named() {
+fn host_numbers_out_of_range_are_named() {
     let incast = |senders: u32, bytes: u32| {
         let traffic =
             "[traffic]\nsizes = 'web-search'\nload = 0.1\ntime = '1us'\n[traffic.incast]\nload = 0.1\n";

@@ -127,7 +127,7 @@ fn play(mut side_of: Perftest, own: &Side) -> Side {
 }
 
 #[test]
-fn both_sides_keep_step_in_every_tool() {
+fn both_sides_stay_in_step_in_every_tool() {
     for verb in [Verb::Write, Verb::Send, Verb::Read, Verb::Atomic] {
         for (kind, bidirectional) in
             [(Kind::Bandwidth, false), (Kind::Bandwidth, true), (Kind::Latency, false)]
@@ -147,7 +147,7 @@ fn both_sides_keep_step_in_every_tool() {
 }
 
 #[test]
-fn strangers_and_old_versions_are_told_so() {
+fn other_protocols_and_old_versions_are_refused() {
     for (said, part) in [
         (b"GET / HTTP/1.1\r\n", "cannot read its version"),
         (b"5.33\0\0\0\0\0\0\0\0\0\0\0\0", "older than 5.7"),
@@ -184,7 +184,7 @@ fn buffers_that_do_not_follow_each_other_are_refused() {
 }
 
 #[test]
-fn what_stock_perftest_cannot_do_is_refused() {
+fn plans_that_stock_perftest_cannot_run_are_refused() {
     let time = Amount::Time { whole: Duration::from_secs(2), margin: Duration::from_millis(500) };
     let base = plan(Verb::Write, Kind::Bandwidth);
     for (wrong, part) in

@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_excerpt_has_the_telling_lines_what_follows_them_and_the_end() {
+    fn an_excerpt_has_the_error_lines_their_context_and_the_end() {
         let log: String = (1..=100)
             .map(|n| if n == 40 { "error: no memory\n".to_owned() } else { format!("line {n}\n") })
             .collect();

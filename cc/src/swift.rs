@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_that_measure_no_round_trip_count_with_the_next_that_does() {
+    fn acknowledgements_without_an_rtt_sample_count_with_the_next_sample() {
         let (mut each, mut seldom) = (flow(), flow());
         for flow in [&mut each, &mut seldom] {
             (0..3).for_each(|round| answer(flow, 100 * round + 1, Duration::from_millis(1)));

@@ -89,7 +89,7 @@ fn the_first_acknowledgements_of_a_lone_flow_give_the_authors_rates() {
 }
 
 #[test]
-fn the_reference_moves_only_with_an_acknowledgement_beyond_the_last_update() {
+fn the_reference_moves_only_on_an_acknowledgement_past_the_last_update() {
     let mut hpcc = started();
     // A link that was half used over one base RTT.
     hpcc.on_telemetry(&ack(14_160, 10, 20), &path(7, &[(0, hop(100, 4160, 203, 0))]));

@@ -18,7 +18,7 @@ fn post_write(script: &mut Script, id: u64, length: u32) {
 }
 
 #[test]
-fn acknowledgements_are_requested_sixteen_times_a_window_and_when_it_is_full() {
+fn acks_are_requested_sixteen_times_a_window_and_when_it_is_full() {
     let congestion = CongestionAlgorithm::Fixed { window: 34_000, rate: None };
     let mut script = Script::new(Options { congestion, ..Options::default() });
     post_write(&mut script, 1, 100_000);

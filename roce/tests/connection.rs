@@ -161,7 +161,7 @@ fn psns_wrap_within_a_message() {
 }
 
 #[test]
-fn unsignalled_requests_complete_silently() {
+fn unsignalled_requests_have_no_completion() {
     let mut pair = Pair::connect(Options::default());
     let from = pair.hosts[0].sge(0, 100);
     for id in 0..10 {

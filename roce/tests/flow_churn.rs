@@ -266,7 +266,7 @@ fn powertcp_on_unreliable_services_keeps_the_queue_at_few_packets() {
 /// Each probe returns after the data that was sent before it. At line rate the amount of this data would increase with each probe, without
 /// limit.
 #[test]
-fn a_host_ten_times_as_fast_as_its_path_slows_down_before_the_first_report() {
+fn a_host_ten_times_faster_than_its_path_slows_before_the_first_report() {
     for service in [Service::Uc, Service::Ud] {
         let mut bottleneck = Bottleneck::new(service, (10, 100), CongestionAlgorithm::Hpcc);
         let first = bottleneck.phase(1).1;

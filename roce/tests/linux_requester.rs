@@ -336,7 +336,7 @@ fn run_each_fault(kinds: &[Kind], receives_late: bool) {
 
 /// IBA 9.7.5.1: for any two consecutive requests and any frame that is lost, late or duplicated.
 #[test]
-fn reads_and_atomics_of_linux_have_their_data_in_any_pair_of_requests_with_any_fault() {
+fn linux_reads_and_atomics_in_any_pair_have_their_data_with_any_fault() {
     for first in KINDS {
         for second in KINDS {
             run_each_fault(&[first, second], false);
@@ -348,7 +348,7 @@ fn reads_and_atomics_of_linux_have_their_data_in_any_pair_of_requests_with_any_f
 }
 
 #[test]
-fn reads_and_atomics_of_linux_have_their_data_in_any_three_requests_with_any_fault() {
+fn linux_reads_and_atomics_in_any_three_have_their_data_with_any_fault() {
     let kinds = [Send, Write, LongRead, FetchAddKind];
     for first in kinds {
         for second in kinds {
@@ -361,7 +361,7 @@ fn reads_and_atomics_of_linux_have_their_data_in_any_three_requests_with_any_fau
 
 /// A request and a response each have a fault.
 #[test]
-fn reads_and_atomics_of_linux_have_their_data_with_any_fault_in_each_direction() {
+fn linux_reads_and_atomics_have_their_data_with_any_fault_each_way() {
     let kinds = [Send, LongWrite, LongRead, FetchAddKind];
     for (first, second) in kinds.into_iter().flat_map(|first| kinds.map(|second| (first, second))) {
         for pace in PACES {

@@ -357,7 +357,7 @@ fn opcodes_are_those_of_iba_table_38() {
 
 /// rtgwg-00 Figure 4, 6.1: rate, time, bytes sent and queue of a port.
 #[test]
-fn a_hop_record_lies_as_in_figure_4() {
+fn a_hop_record_has_the_layout_of_figure_4() {
     // 1 Gb/s is 9; 0x123456 ns; 0x789ab × 128 bytes; 0xcdef × 80 bytes.
     let record = HopRecord::new(
         Speed::from_rate(cc::Rate::from_gbps(1)).expect("a code"),

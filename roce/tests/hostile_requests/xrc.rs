@@ -160,7 +160,7 @@ fn check(index: usize) {
 }
 
 #[test]
-fn every_request_to_a_wrong_queue_is_answered_by_the_rules_and_changes_no_memory() {
+fn requests_to_a_wrong_queue_follow_the_rules_and_change_no_memory() {
     let count = rows(&target()).len();
     (0..count).for_each(check);
     assert_eq!(count, 20);
@@ -168,7 +168,7 @@ fn every_request_to_a_wrong_queue_is_answered_by_the_rules_and_changes_no_memory
 
 /// A packet that is no XRC request, or is not for a target, is dropped silently.
 #[test]
-fn a_target_and_an_initiator_take_their_own_packets_only() {
+fn a_target_and_an_initiator_accept_only_their_own_packets() {
     let mut target = target();
     let bth = target.script.bth(PSN);
     for service in [Service::Rc, Service::Uc] {

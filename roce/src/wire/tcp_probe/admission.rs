@@ -208,7 +208,7 @@ mod tests {
 
     /// A flow makes a host send no more than its peer would request.
     #[test]
-    fn answers_of_a_flow_are_limited_to_sixteen_at_once_and_one_per_millisecond() {
+    fn answers_of_a_flow_are_limited_to_16_at_once_and_one_per_millisecond() {
         let packet = probe(FLOW.1, FLOW.0).packet(NUMBERS);
         let arrival = TcpArrival::read(&packet, PACKET_HOST, NUMBERS).unwrap();
         let Some(TcpTelemetry::Probe(probe, ())) = arrival.admit(&INTERFACE, |_, _| Some(())) else {

@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn eight_losses_in_a_row_narrow_the_reordering_window_and_a_late_packet_widens_it() {
+    fn eight_losses_narrow_the_reordering_window_and_a_late_packet_widens_it() {
         let (mut rack, mut board) = new();
         let window = |rack: &Rack| rack.reordering_window(RTT, RTT);
         for number in 0..8 {

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn each_probe_doubles_the_wait_64_times_at_most_until_a_round_trip_is_measured() {
+    fn each_probe_doubles_the_wait_64_times_at_most_until_an_rtt_sample() {
         let mut rtt = RttEstimator::new();
         assert_eq!(rtt.probe_wait(Duration::ZERO, 0), None);
         let measure = |rtt: &mut RttEstimator| {

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_behind_an_acknowledgement_counts_as_missing_until_it_is_sacked_again() {
+    fn a_packet_behind_an_ack_counts_as_missing_until_it_is_sacked_again() {
         let mut board = Scoreboard::new(10);
         board.sack(12);
         board.sack(13);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn request_packets_that_the_peer_lacks_are_lost_after_the_reordering_window() {
+    fn missing_request_packets_are_lost_after_the_reordering_window() {
         let mut selective = Selective::new(None);
         selective.scoreboard.sack(1);
         selective.mark_requests_missing((0, 5), &queue(), None, Instant::ZERO);

@@ -183,7 +183,7 @@ fn equal_runs_with_changes_are_equal() {
 }
 
 #[test]
-fn a_change_of_no_link_and_a_rate_that_telemetry_cannot_express_are_refused() {
+fn changes_of_unknown_links_or_to_rates_without_a_code_are_refused() {
     let refused = |change| one_flow(Hosts::Endpoints, vec![change]).check().unwrap_err();
     let error = refused(change(1, &[0, 7], LinkChange::Down));
     assert_eq!(error, SetupError::Change { change: 0, link: 7, last: 1 });

@@ -191,7 +191,7 @@ fn classes_share_a_link_by_their_weights() {
 
 /// A host that sends on sixteen connections acknowledges received data before it has served each of them.
 #[test]
-fn acknowledgements_come_before_data() {
+fn acknowledgements_are_sent_before_data() {
     let mut flows: Vec<_> = (0..16).map(|_| flow(1, 2, 1_000_000, 0)).collect();
     flows.extend((0..20).map(|number| flow(3, 1, 1000, 20 + 5 * number)));
     let setup = star(flows, fixed(1 << 20));

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn without_pfc_what_does_not_fit_is_dropped() {
+    fn without_pfc_packets_beyond_the_threshold_are_dropped() {
         let mut buffer = SharedBuffer::new(20_000, None, [(0, 1.0); 2].into_iter());
         let taken = (0..30).filter(|_| buffer.take(0, 1000) == Taken::Yes).count();
         assert!((10..=20).contains(&taken), "{taken}: half of what is free, and its own");

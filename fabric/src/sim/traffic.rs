@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_load_is_what_was_asked_for() {
+    fn the_generated_load_is_the_requested_one() {
         let (rate, time) = (Rate::from_gbps(100), Duration::from_millis(20));
         let incast = Incast { senders: 20, bytes: 10_000, load: 0.02 };
         let flows = poisson(64, rate, &SizeDistribution::fb_hadoop(), 0.5, time, Some(incast), 3);

@@ -214,7 +214,7 @@ fn a_frame_larger_than_the_peers_mtu_is_kept_until_it_fits() {
 }
 
 #[test]
-fn frames_beyond_the_interfaces_own_mtu_are_refused_and_shorter_ones_leave() {
+fn frames_beyond_the_interfaces_mtu_are_refused_and_shorter_ones_sent() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();
     let path = path(&one, &other, V4);

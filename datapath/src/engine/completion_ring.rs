@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_of_several_queues_stay_in_order_and_free_room_in_their_own_queue() {
+    fn completions_of_several_queues_stay_in_order_and_free_their_own_room() {
         let unpolled = Arc::new(Unpolled::new(1));
         let (mut ring, mut producer) = completion_queue(8, unpolled.clone());
         let [send, recv] = unpolled.begin(0, 1);

@@ -171,7 +171,7 @@ fn a_hello_from_another_user_gets_no_answer() {
 }
 
 #[test]
-fn a_first_process_is_refused_when_another_user_has_a_slot_and_sends_nothing() {
+fn a_first_process_sends_nothing_and_fails_if_another_user_has_a_slot() {
     let name = name();
     for taken in [slot_name(&name, 7), name.clone()] {
         let squatter = Squatter::start(&taken);

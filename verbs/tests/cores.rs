@@ -196,7 +196,7 @@ fn come_and_go(a: &ProtectionDomain, b: &ProtectionDomain, [to_a, to_b]: &[Devic
 
 /// Peers write through a thousand queue pairs on four cores while other regions and queue pairs are created and destroyed.
 #[test]
-fn regions_are_registered_and_deregistered_under_the_traffic_of_a_thousand_queue_pairs() {
+fn regions_are_registered_and_deregistered_under_traffic() {
     const PAIRS: usize = 1000;
     let [mut a, mut b] = hosts([4, 4], Progress::Adaptive, PAIRS, 8 * PAIRS);
     let (stop, source) = (AtomicBool::new(false), a.region.sge(0, 8).unwrap());

@@ -158,7 +158,7 @@ fn a_draft_with_too_many_buffers_is_refused_before_one_is_read() {
 }
 
 #[test]
-fn advice_on_more_parts_than_the_kernel_counts_is_refused_before_one_is_read() {
+fn advice_with_too_many_parts_is_refused_before_one_is_read() {
     let objects = Objects::new();
     let flags = (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_LOCAL_WRITE) as c_int;
     // SAFETY: the calls are those of a C program; the memory outlives the region.

@@ -121,7 +121,7 @@ fn a_guard_that_no_program_has_started_names_the_remedy() {
 }
 
 #[test]
-fn a_file_of_settings_names_what_is_wrong_in_it() {
+fn an_unknown_key_in_a_settings_file_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("ferroce.toml");
     std::fs::write(&file, "port = \"lo\"\ncolour = \"red\"\n").unwrap();

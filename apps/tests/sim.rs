@@ -79,7 +79,7 @@ fn summary(scenario: &str) -> serde_json::Value {
 }
 
 #[test]
-fn scenarios_with_failing_lossy_and_slow_parts_end_and_count_what_happened() {
+fn scenarios_with_failing_lossy_and_slow_parts_end_with_counts() {
     let number = |summary: &serde_json::Value, key: &str| {
         summary[key].as_f64().unwrap_or_else(|| panic!("{key}: {summary}"))
     };

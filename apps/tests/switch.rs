@@ -144,7 +144,7 @@ fn ctl(socket: &Path, words: &[&str]) -> Result<Value, String> {
 }
 
 #[test]
-fn faults_change_while_the_switch_runs_and_a_refused_change_changes_nothing() {
+fn faults_change_at_run_time_and_a_refused_change_has_no_effect() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| {
         let path = folder.path().join(name);

@@ -80,7 +80,7 @@ mod tests {
     use super::rates;
 
     #[test]
-    fn rates_are_read_from_what_testpmd_prints() {
+    fn rates_are_read_from_the_output_of_testpmd() {
         let log = "  Throughput (since last show)\n  Rx-pps:     14837742          Rx-bps:  16380866904\n  Rx-pps: 0 Rx-bps: 0";
         assert_eq!(rates(log).collect::<Vec<_>>(), [14_837_742.0, 0.0]);
     }

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn one_line_sets_what_flags_set() {
+    fn one_congestion_line_equals_separate_flags() {
         let line = congestion("--cc hpcc,line_rate=1G,base-rtt=2ms,telemetry=inband:4 --cc-flows 10");
         let flags = "--cc hpcc --cc-line-rate 1G --cc-base-rtt 2ms --telemetry inband:4 --cc-flows 10";
         assert_eq!(line.unwrap().unwrap(), congestion(flags).unwrap().unwrap());

@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_that_is_not_supported_is_refused_with_what_to_do() {
+    fn an_unsupported_flag_is_refused_with_the_remedy() {
         let refused = |line: &str| check(line).unwrap_err().to_string();
         let says = refused("-F -z");
         assert!(says.starts_with("-z: ") && says.ends_with("ferroce run -- ib_write_bw -z"), "{says}");

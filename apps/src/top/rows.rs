@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_what_the_peer_acknowledged() {
+    fn a_rate_counts_acknowledged_bytes() {
         let mut rows = Rows::new(None);
         let rates = |rows: &Rows| rows.all.iter().map(|row| row.cell(Column::Rate)).collect::<Vec<_>>();
         rows.take(&[process(1_000_000_000, 0, 0)]);

@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_line_that_cannot_be_carried_out_is_refused_with_what_to_write() {
+    fn an_invalid_command_line_is_refused_with_the_remedy() {
         for (words, message) in [
             ("--repeat", "--repeat : not a number from 1 to 9999; write --repeat 20 JOB"),
             ("--repeat 0 rxe", "--repeat 0: not a number from 1 to 9999; write --repeat 20 JOB"),

@@ -243,7 +243,8 @@ mod tests {
 
     const CHILD: &str = "FERROCE_WITHOUT_DESCRIPTORS";
 
-    /// Does nothing unless [`exhausted_descriptors_are_not_reported_as_a_missing_route`] started this process, because the limit applies to a process.
+    /// Does nothing unless [`exhausted_descriptors_are_not_reported_as_a_missing_route`] started this process, because the limit applies to a
+    /// process.
     #[test]
     fn child_without_descriptors() {
         if crate::environment::variable(CHILD).is_none() {

@@ -5,6 +5,7 @@ use std::process::Command;
 
 fn main() {
     println!("cargo:rerun-if-changed=../verbs/c/tests/stress.h");
+    println!("cargo:rerun-if-changed=../verbs/c/tests/verbs_stress.h");
     compile("verbs", "../verbs/c/tests/stress.c");
     compile("arguments", "../verbs/c/tests/argument_stress.c");
     compile("cm", "../verbs/c/tests/cm_stress.c");

@@ -109,6 +109,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
+/// The limit on the exchanges of a run whose latencies are printed one by one.
+pub const MOST_SAMPLES: u64 = 10_000_000;
 /// The default interval between two rows of an endless run.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The longest message, bytes (IBA 9.4: 2^31 bytes).
@@ -282,7 +284,6 @@ fn unfit_for_bandwidth(args: &PerfArgs) -> Option<&'static str> {
 }
 
 fn unfit_for_latency(args: &PerfArgs) -> Option<&'static str> {
-    const MOST_SAMPLES: u64 = 10_000_000;
     let load = &args.load;
     first(&[
         (load.bidirectional, "-b measures bandwidth; leave it out for latency"),

@@ -8,7 +8,7 @@ use super::handshake::{Handshake, Outcome, Pause};
 use super::latency::{self, Exchange};
 use super::link::{Link, Queues};
 use super::pattern;
-use super::plan::{Kind, Plan, Verb};
+use super::plan::{Amount, Kind, MOST_SAMPLES, Plan, Verb};
 use super::record::{Record, Row};
 use super::report::{self, Head, LINE};
 use super::series::Series;
@@ -294,7 +294,11 @@ impl<'a> Session<'a> {
         let exchange = Exchange { verb, size, amount: self.plan.amount, gap };
         let mut latencies = exchange.latencies();
         if self.args.output.prints_samples() {
-            latencies = latencies.keeping_samples();
+            let count = match self.plan.amount {
+                Amount::Messages(count) => count.min(MOST_SAMPLES) as usize,
+                Amount::Time { .. } | Amount::Endless { .. } => 0,
+            };
+            latencies = latencies.keeping_samples(count);
         }
         let echoes = matches!(verb, Verb::Write | Verb::Send);
         // With stock peers, the server begins a ping-pong of WRITEs.

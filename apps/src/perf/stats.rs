@@ -107,7 +107,7 @@ pub struct Latency {
     pub rate: f64,
 }
 
-/// A histogram of latencies from 1 ns to 60 s with three significant digits. Recording allocates only if samples are kept, and then rarely.
+/// A histogram of latencies from 1 ns to 60 s with three significant digits. Recording does not allocate.
 #[derive(Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -130,9 +130,9 @@ impl Latencies {
         }
     }
 
-    /// Keeps every sample.
-    pub fn keeping_samples(self) -> Self {
-        Self { samples: Some(Vec::with_capacity(1 << 20)), ..self }
+    /// Keeps every sample, with room for `count` of them.
+    pub fn keeping_samples(self, count: usize) -> Self {
+        Self { samples: Some(Vec::with_capacity(count)), ..self }
     }
 
     /// Returns the latencies in the order in which they were recorded, µs; empty unless samples are kept.
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn samples_are_kept_in_their_order_if_asked() {
-        let mut latencies = Latencies::new(2).keeping_samples();
+        let mut latencies = Latencies::new(2).keeping_samples(3);
         [6000, 2000, 4000].into_iter().for_each(|nanos| latencies.record(nanos));
         assert_eq!(latencies.samples(), [3.0, 1.0, 2.0]);
         let mut without = Latencies::new(2);

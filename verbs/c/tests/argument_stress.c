@@ -2,15 +2,13 @@
  * Threads that call verbs with any count, length, flag and mask. Every list and structure ends at a page without access, so what is read or
  * written beyond it ends the program. In the end a device must still send. It is also the fuzz target `arguments`.
  */
-#include "stress.h"
+#include "verbs_stress.h"
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <limits.h>
 #include <sys/mman.h>
 
 enum { PDS = 1, CQS = 2, SRQS = 1, MRS = 2, QPS = 4, MWS = 1, AHS = 1, PAGE = 4096, SIZE = 1 << 16, MOST = 2, INLINE = 64 };
 
-static struct ibv_context *context;
 static struct slot pds[PDS], cqs[CQS], srqs[SRQS], mrs[MRS], qps[QPS], mws[MWS], ahs[AHS];
 static char *memory;
 static pthread_key_t page_key;
@@ -52,13 +50,7 @@ static uint64_t far(struct choices *choices)
 static unsigned few(struct choices *choices) { return below(choices, 4) ? 1 + below(choices, 4) : (unsigned)edge(choices); }
 static unsigned bits(struct choices *choices) { return below(choices, 4) ? 1u << below(choices, 32) : next(choices) << 16 | next(choices); }
 
-static int destroy_pd(void *object) { return ibv_dealloc_pd(object); }
-static int destroy_cq(void *object) { return ibv_destroy_cq(object); }
-static int destroy_srq(void *object) { return ibv_destroy_srq(object); }
-static int destroy_mr(void *object) { return ibv_dereg_mr(object); }
 static int destroy_mw(void *object) { return ibv_dealloc_mw(object); }
-static int destroy_ah(void *object) { return ibv_destroy_ah(object); }
-static int destroy_qp(void *object) { return ibv_destroy_qp(object); }
 
 /* Connects a queue pair with itself. Returns whether it is in RTS. */
 static int connect_qp(struct ibv_qp *qp)
@@ -368,12 +360,7 @@ static void step(struct choices *choices)
 /* Opens the device, and makes what all threads share. */
 static void begin(const char *name)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	need(!!list, "ibv_get_device_list");
-	for (struct ibv_device **device = list; *device; device++)
-		if (!strcmp(ibv_get_device_name(*device), name)) context = ibv_open_device(*device);
-	ibv_free_device_list(list);
-	need(!!context, "ibv_open_device");
+	open_device(name);
 	need(!fcntl(context->async_fd, F_SETFL, O_NONBLOCK) && !pthread_key_create(&page_key, unmap), "fcntl");
 	/* What lies behind is not to be registered, and written by a request. */
 	memory = mmap(NULL, SIZE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

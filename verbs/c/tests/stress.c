@@ -1,14 +1,12 @@
 /*
  * Threads that call verbs in any order: they create, destroy, modify, post, poll, wait and query. It is also the fuzz target `verbs`.
  */
-#include "stress.h"
+#include "verbs_stress.h"
 #include <fcntl.h>
-#include <infiniband/verbs.h>
 #include <sys/mman.h>
 
 enum { PDS = 2, /* the second seldom used */ CQS = 4, SRQS = 2, MRS = 4, AHS = 2, QPS = 8, SIZE = 1 << 16 };
 
-static struct ibv_context *context;
 static struct ibv_comp_channel *channel;
 static struct slot pds[PDS], cqs[CQS], srqs[SRQS], mrs[MRS], ahs[AHS], qps[QPS];
 static char *memory;
@@ -24,13 +22,6 @@ static int may_return(int error)
 
 /* Mostly all of them. */
 static unsigned rights(struct choices *choices) { return below(choices, 4) ? 15 : below(choices, 16); }
-
-static int destroy_pd(void *object) { return ibv_dealloc_pd(object); }
-static int destroy_cq(void *object) { return ibv_destroy_cq(object); }
-static int destroy_srq(void *object) { return ibv_destroy_srq(object); }
-static int destroy_mr(void *object) { return ibv_dereg_mr(object); }
-static int destroy_ah(void *object) { return ibv_destroy_ah(object); }
-static int destroy_qp(void *object) { return ibv_destroy_qp(object); }
 
 static void create_qp(struct choices *choices, struct ibv_pd *pd, struct slot *slot)
 {
@@ -202,12 +193,7 @@ static void step(struct choices *choices)
 /* Opens the device, and makes what all threads share. */
 static void begin(const char *name)
 {
-	struct ibv_device **list = ibv_get_device_list(NULL);
-	need(!!list, "ibv_get_device_list");
-	for (struct ibv_device **device = list; *device; device++)
-		if (!strcmp(ibv_get_device_name(*device), name)) context = ibv_open_device(*device);
-	ibv_free_device_list(list);
-	need(!!context, "ibv_open_device");
+	open_device(name);
 	channel = ibv_create_comp_channel(context);
 	need(!!channel, "ibv_create_comp_channel");
 	need(!fcntl(channel->fd, F_SETFL, O_NONBLOCK) && !fcntl(context->async_fd, F_SETFL, O_NONBLOCK), "fcntl");

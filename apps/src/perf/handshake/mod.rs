@@ -137,7 +137,7 @@ fn try_receive(control: &mut Control) -> Result<Option<Message>, Failure> {
         if let Some(end) = control.pending.iter().position(|&byte| byte == b'\n') {
             let line: Vec<u8> = control.pending.drain(..=end).collect();
             return match serde_json::from_slice(&line) {
-                Ok(Message::Failed(why)) => Err(Failure::run(format!("the other side stopped: {why}"))),
+                Ok(Message::Failed(why)) => Err(stopped(&why)),
                 Ok(message) => Ok(Some(message)),
                 Err(_) => Err(foreign()),
             };
@@ -251,7 +251,7 @@ impl Handshake for JsonLines {
         // The reason that the other side sent before it closed explains more. Any other message stays for the call that expects it.
         let line = self.control.pending.split(|&byte| byte == b'\n').next();
         match line.map(serde_json::from_slice) {
-            Some(Ok(Message::Failed(why))) => Err(Failure::run(format!("the other side stopped: {why}"))),
+            Some(Ok(Message::Failed(why))) => Err(stopped(&why)),
             _ => broken.map_or(Ok(()), Err),
         }
     }
@@ -318,6 +318,10 @@ impl Pause {
         }
         Ok(Rest::None)
     }
+}
+
+fn stopped(why: &str) -> Failure {
+    Failure::run(format!("the other side stopped: {why}"))
 }
 
 fn foreign() -> Failure {

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{carry, eal, frame, ip, open, open_with, own_network, small};
+use common::{as_in_a_container, carry, eal, frame, ip, open, open_with, own_network, small};
 use ferroce_datapath::dpdk::{Port, PortConfig};
 use ferroce_datapath::io::{BURST, Burst, PacketIo};
 use ferroce_datapath::linux;
@@ -84,19 +84,6 @@ fn an_unusable_interface_is_refused_with_a_remedy() {
     let mut smaller = open_with("dpdk0", &PortConfig { mtu: Some(1000), ..small() });
     assert_eq!(smaller.info().max_frame, 1018);
     carry(&mut smaller, &mut open("dpdk1"), &[1014]);
-}
-
-/// Reduces the capabilities of this thread, and of those that it starts, to a container's default.
-fn as_in_a_container() {
-    const VERSION_3: u32 = 0x2008_0522;
-    const DEFAULT: u64 = 0xa804_25fb;
-    let header = [VERSION_3, 0];
-    let (low, high) = (DEFAULT as u32, (DEFAULT >> 32) as u32);
-    // Effective, permitted and inheritable: the low words, then the high words.
-    let sets = [low, low, 0, high, high, 0];
-    // SAFETY: the header and both sets have the layout of capset(2) and outlive the call.
-    let set = unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) };
-    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
 }
 
 #[test]

@@ -7,9 +7,6 @@ use crate::linux::Interface;
 use crate::linux::packet::{PacketSocket, SocketConfig};
 use crate::port_spec::PortSpec;
 
-/// Most slots of a receive ring: 16 MiB, because 15 slots of 64 KiB fit into a block of 1 MiB.
-const MAX_SLOTS: usize = 240;
-
 pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, PacketSocket), PortError> {
     let prepared = prepare(spec, config)?;
     let max_frame = max_frame(prepared.mtu);
@@ -22,7 +19,7 @@ pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, Pa
     let interface = prepared.interface.ok_or_else(|| failed(String::new(), "it is on no interface"))?;
     let settings = SocketConfig {
         max_frame,
-        slots: usize::from(config.ring_slots).min(MAX_SLOTS),
+        slots: config.ring_slots.into(),
         qdisc_bypass: config.qdisc_bypass,
         promiscuous: config.promiscuous,
     };

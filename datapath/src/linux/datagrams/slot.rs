@@ -1,7 +1,7 @@
 //! A received frame or large datagram in the buffer in which it was received.
 
-use super::split::Tag;
-use super::vnet_header::VnetHeader;
+use super::split::{HEADROOM, Tag};
+use super::vnet_header::{Segmentation, VnetHeader};
 
 #[derive(Debug)]
 pub(in crate::linux) struct DatagramSlot<'a> {
@@ -11,4 +11,12 @@ pub(in crate::linux) struct DatagramSlot<'a> {
     /// Length of the datagram in bytes.
     pub(in crate::linux) length: usize,
     pub(in crate::linux) tag: Option<Tag>,
+}
+
+impl DatagramSlot<'_> {
+    /// Returns true if bytes of a large UDP datagram are missing.
+    #[inline]
+    pub(in crate::linux) fn is_cut_datagram(&self) -> bool {
+        matches!(self.vnet.segmentation, Segmentation::Udp(_)) && self.room.len() < HEADROOM + self.length
+    }
 }

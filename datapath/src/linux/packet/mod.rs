@@ -1,5 +1,6 @@
 //! A packet socket that sends and receives large datagrams (packet(7), `PACKET_VNET_HDR`).
 
+mod queued;
 mod ring;
 mod send_socket;
 mod sending;

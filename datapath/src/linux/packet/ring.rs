@@ -1,6 +1,12 @@
-//! The receive ring of a packet socket, shared with the kernel (packet(7), `TPACKET_V2`), which copies each datagram to the next slot.
-//! Reading needs no system call.
+//! The receive ring of a packet socket, shared with the kernel (packet(7), `TPACKET_V2`), which copies each frame to the next slot.
+//! Reading a frame needs no system call.
+//!
+//! The sender's CPU makes that copy on a veth, and the NIC's interrupt elsewhere. So the kernel copies only short frames to a slot. It
+//! queues a datagram that is longer than a slot, and marks the slot (`PACKET_COPY_THRESH`, `TP_STATUS_COPY`). The receiver then reads the
+//! datagram into its one buffer, which stays in the cache of its CPU. The limit on queued bytes is far too small for this unless the
+//! process may raise it. Without that privilege, a slot has room for the longest datagram.
 
+use super::queued::QueuedDatagram;
 use crate::fork::Process;
 use crate::linux::datagrams::{DatagramSlot, HEADROOM, Tag, VNET_LENGTH, VnetHeader};
 use crate::socket_option;
@@ -9,19 +15,28 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes of a slot: the longest datagram, and the kernel's header of less than 128 bytes. Not a power of two, so that the starts of the
-/// slots do not map to the same cache sets.
-const SLOT: usize = (64 << 10) + 192;
+/// Bytes of a slot before its frame: the kernel's header of less than 128 bytes. Not a power of two, so that the starts of the slots of
+/// 64 KiB do not map to the same cache sets.
+const SLOT_HEAD: usize = 192;
+/// Bytes of the longest datagram.
+const LONGEST: usize = 64 << 10;
+/// Most slots that have room for the longest datagram: 16 MiB.
+const MAX_LARGE_SLOTS: usize = 240;
 /// Bytes that the kernel allocates contiguously if possible.
 const BLOCK: usize = 1 << 20;
-const SLOTS_OF_BLOCK: usize = BLOCK / SLOT;
+/// Most bytes of queued datagrams. Linux doubles this number, to account for its own structures.
+const QUEUE: libc::c_int = 8 << 20;
 
 #[derive(Debug)]
 pub(super) struct ReceiveRing {
     memory: NonNull<u8>,
     blocks: usize,
+    slots_of_block: usize,
+    /// Bytes of a slot.
+    length: usize,
     block: usize,
     slot: usize,
+    queued: QueuedDatagram,
     /// The process that has the mapping. Its forked children do not have it.
     process: Process,
 }
@@ -30,17 +45,26 @@ pub(super) struct ReceiveRing {
 unsafe impl Send for ReceiveRing {}
 
 impl ReceiveRing {
-    /// Creates a ring of at least `slots` slots, rounded up to whole MiB, for `socket`, which must not be bound yet.
+    /// Creates a ring of at least `slots` slots, rounded up to whole MiB, for `socket`, which must not be bound yet. Frames of up to
+    /// `max_frame` bytes fit into a slot. If slots have room for the longest datagram, there are at most 240.
     ///
     /// # Errors
     /// Returns the kernel's error: `ENOMEM` if it has no memory for the ring.
-    pub(super) fn new(socket: &OwnedFd, slots: usize) -> io::Result<Self> {
-        let blocks = slots.div_ceil(SLOTS_OF_BLOCK).max(1);
+    pub(super) fn new(socket: &OwnedFd, slots: usize, max_frame: usize) -> io::Result<Self> {
+        let on: libc::c_int = 1;
+        let queues = socket_option::set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &QUEUE)
+            .and_then(|()| socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, &on));
+        let (slots, longest) =
+            if queues.is_ok() { (slots, max_frame) } else { (slots.min(MAX_LARGE_SLOTS), LONGEST) };
+        // The kernel requires a multiple of TPACKET_ALIGNMENT.
+        let slot = (longest + SLOT_HEAD).next_multiple_of(64);
+        let slots_of_block = BLOCK / slot;
+        let blocks = slots.div_ceil(slots_of_block).max(1);
         let request = libc::tpacket_req {
             tp_block_size: BLOCK as u32,
             tp_block_nr: blocks as u32,
-            tp_frame_size: SLOT as u32,
-            tp_frame_nr: (blocks * SLOTS_OF_BLOCK) as u32,
+            tp_frame_size: slot as u32,
+            tp_frame_nr: (blocks * slots_of_block) as u32,
         };
         socket_option::set(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
         let (length, access) = (blocks * BLOCK, libc::PROT_READ | libc::PROT_WRITE);
@@ -50,7 +74,9 @@ impl ReceiveRing {
         };
         let memory = NonNull::new(memory).filter(|memory| memory.as_ptr() != libc::MAP_FAILED);
         let memory = memory.ok_or_else(io::Error::last_os_error)?.cast();
-        let ring = Self { memory, blocks, block: 0, slot: 0, process: Process::this() };
+        let queued = QueuedDatagram::new(if queues.is_ok() { LONGEST } else { 0 });
+        let (process, length) = (Process::this(), slot);
+        let ring = Self { memory, blocks, slots_of_block, length, block: 0, slot: 0, queued, process };
         // A mapping in a forked child would keep the socket open.
         // SAFETY: the range is this mapping, and the call changes only what forked children see of it.
         unsafe { libc::madvise(memory.as_ptr().cast(), length, libc::MADV_DONTFORK) };
@@ -59,7 +85,7 @@ impl ReceiveRing {
 
     fn start(&self) -> *mut u8 {
         // SAFETY: the slot lies within the mapping, as `block` is below `blocks` and `slot` below the slots of a block.
-        unsafe { self.memory.as_ptr().add(self.block * BLOCK + self.slot * SLOT) }
+        unsafe { self.memory.as_ptr().add(self.block * BLOCK + self.slot * self.length) }
     }
 
     fn status(&self) -> &AtomicU32 {
@@ -72,8 +98,9 @@ impl ReceiveRing {
         self.status().load(Ordering::Relaxed) & libc::TP_STATUS_USER != 0
     }
 
+    /// Returns the datagram of the next filled slot of the ring of `socket`.
     #[inline]
-    pub(super) fn front(&mut self) -> Option<DatagramSlot<'_>> {
+    pub(super) fn front(&mut self, socket: &impl AsRawFd) -> Option<DatagramSlot<'_>> {
         // Pairs with the kernel's barrier before its store of the status.
         let status = self.status().load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
@@ -81,8 +108,15 @@ impl ReceiveRing {
         }
         // SAFETY: the slot begins with this header, which is aligned, and the kernel does not write to it until the status changes.
         let header = unsafe { self.start().cast::<libc::tpacket2_hdr>().read() };
-        let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + VNET_LENGTH, SLOT);
-        let received = (header.tp_snaplen as usize).min(SLOT - begin);
+        let length = header.tp_len as usize;
+        let ([t0, t1], [i0, i1]) = (tag_type(status, header.tp_vlan_tpid), header.tp_vlan_tci.to_be_bytes());
+        let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag([t0, t1, i0, i1]));
+        if status & libc::TP_STATUS_COPY != 0 {
+            let (vnet, room) = self.queued.receive(socket, length);
+            return Some(DatagramSlot { vnet: VnetHeader::parse(vnet), room, length, tag });
+        }
+        let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + VNET_LENGTH, self.length);
+        let received = (header.tp_snaplen as usize).min(self.length - begin);
         // SAFETY: the range lies within the slot, after its header: `begin` leaves room for the virtio header, which is longer than the
         // headroom. The kernel does not write to the slot until `release`, which needs `&mut self`, so no other reference to it exists.
         let (vnet, room) = unsafe {
@@ -90,17 +124,16 @@ impl ReceiveRing {
             let vnet = start.sub(VNET_LENGTH).cast::<[u8; VNET_LENGTH]>().read();
             (vnet, std::slice::from_raw_parts_mut(start.sub(HEADROOM), HEADROOM + received))
         };
-        let ([t0, t1], [i0, i1]) = (tag_type(status, header.tp_vlan_tpid), header.tp_vlan_tci.to_be_bytes());
-        let tag = (status & libc::TP_STATUS_VLAN_VALID != 0).then_some(Tag([t0, t1, i0, i1]));
-        Some(DatagramSlot { vnet: VnetHeader::parse(vnet), room, length: header.tp_len as usize, tag })
+        Some(DatagramSlot { vnet: VnetHeader::parse(vnet), room, length, tag })
     }
 
     /// Returns the slot of [`front`](Self::front) to the kernel.
     #[inline]
     pub(super) fn release(&mut self) {
+        self.queued.clear();
         self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.slot += 1;
-        if self.slot == SLOTS_OF_BLOCK {
+        if self.slot == self.slots_of_block {
             self.slot = 0;
             self.block = if self.block + 1 == self.blocks { 0 } else { self.block + 1 };
         }

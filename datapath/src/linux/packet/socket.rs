@@ -16,7 +16,7 @@ use std::os::fd::{AsRawFd, RawFd};
 pub struct SocketConfig {
     /// The longest frame in bytes, with Ethernet header and tag.
     pub max_frame: usize,
-    /// Slots of the receive ring, of 64 KiB each.
+    /// Least slots of the receive ring; at most 240 are used without CAP_NET_ADMIN.
     pub slots: usize,
     /// Whether sent frames bypass the queueing discipline.
     pub qdisc_bypass: bool,
@@ -49,7 +49,7 @@ impl PacketSocket {
         let bypasses = config.qdisc_bypass && set(libc::PACKET_QDISC_BYPASS, 1).is_ok();
         // Without the filter, the ring would receive the kernel's own TCP segments of 64 KiB, which this process does not use.
         socket_filter::attach(&socket, &mut socket_filter::limit_others(config.max_frame as u32))?;
-        let ring = ReceiveRing::new(&socket, config.slots)?;
+        let ring = ReceiveRing::new(&socket, config.slots, config.max_frame)?;
         support::bind(&socket, interface.index)?;
         if config.promiscuous {
             socket_option::receive_all_addresses(&socket, interface.index)?;
@@ -114,8 +114,14 @@ impl PacketSocket {
     /// Passes the frames of the front slot to `take` until `take` refuses one. Returns true if there may be more frames.
     #[inline]
     fn deliver_front(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> bool {
-        let Some(slot) = self.ring.front() else { return false };
-        let all = self.front.pass(slot, |_, _| {}, take);
+        let Some(slot) = self.ring.front(&*self.socket) else { return false };
+        let all = if slot.is_cut_datagram() {
+            // The kernel had no room for more of its bytes than fit into a slot.
+            self.front.counters.ring_full += 1;
+            true
+        } else {
+            self.front.pass(slot, |_, _| {}, take)
+        };
         if all {
             self.ring.release();
         }

@@ -51,6 +51,18 @@ pub fn has_net_raw() -> bool {
     effective() & NET_RAW != 0
 }
 
+/// Returns true if Linux lets this process open packet sockets. In a user namespace, CAP_NET_RAW may not suffice.
+#[must_use]
+pub fn opens_packet_sockets() -> bool {
+    // SAFETY: socket takes integers.
+    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+    if fd >= 0 {
+        // SAFETY: the descriptor is new and is closed once.
+        unsafe { libc::close(fd) };
+    }
+    fd >= 0
+}
+
 /// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. If root lacks capabilities, it runs in a
 /// container, and the remedy is for a container. If root has them but is refused, it runs in a user namespace or a sandbox.
 #[must_use]

@@ -41,7 +41,7 @@ impl Check {
 }
 
 const CAPABILITIES: [(u64, &str, &str); 4] = [
-    (capabilities::NET_RAW, "CAP_NET_RAW", "ports on Linux interfaces"),
+    (capabilities::NET_RAW, "CAP_NET_RAW", "packet sockets on Linux interfaces"),
     (capabilities::NET_ADMIN, "CAP_NET_ADMIN", "tap and xdp ports"),
     (capabilities::IPC_LOCK, "CAP_IPC_LOCK", "large rings on Linux interfaces"),
     (capabilities::BPF, "CAP_BPF", "xdp ports"),
@@ -223,6 +223,7 @@ mod library {
                     ),
                     PortSpec::Interface(interface)
                     | PortSpec::Packet(interface)
+                    | PortSpec::AfPacket(interface)
                     | PortSpec::Udp(interface)
                     | PortSpec::PcapInterface(interface) => {
                         format!("`ip link set dev {interface} mtu 4200` for 4096, on the whole path")

@@ -1,13 +1,15 @@
 //! The name of a port, as in options, environment variables and files.
 
+use crate::{capabilities, linux};
 use std::fmt;
 use std::str::FromStr;
 
 /// The forms of a port's name, for help texts.
 pub const FORMS: &str = "\
-IFACE                                   a Linux interface (veth0, eth0), by AF_PACKET
-packet:IFACE                            a Linux interface, by AF_PACKET with large datagrams
+IFACE                                   a Linux interface (veth0, eth0): packet:IFACE with CAP_NET_RAW, udp:IFACE without
+packet:IFACE                            a Linux interface, by a packet socket that sends and receives large datagrams
 udp:IFACE                               a Linux interface, by UDP sockets: without any privilege
+af_packet:IFACE                         a Linux interface, by DPDK's driver for packet sockets
 xdp:IFACE                               a Linux interface, by AF_XDP: faster, for one process
 tap:NAME                                a new tap interface NAME
 memif:/DIR/SOCKET[,server|,client][,id=N][,zero-copy]
@@ -20,7 +22,7 @@ pcap:IFACE                              a Linux interface, by libpcap
 pci:0000:01:00.0                        a NIC with a DPDK driver
 eal:DEVARGS                             a device in the form of DPDK's --vdev or -a";
 
-const FORMS_LINE: &str = "IFACE, packet:IFACE, udp:IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
+const FORMS_LINE: &str = "IFACE, packet:IFACE, udp:IFACE, af_packet:IFACE, xdp:IFACE, tap:NAME, memif:/DIR/SOCKET, virtio:/DIR/SOCKET, ring:NAME, null, pcap:RX.pcap,TX.pcap, pcap:IFACE, \
                           pci:0000:01:00.0, eal:DEVARGS";
 
 /// Most bytes of a Linux interface name, without its NUL (`IFNAMSIZ` is 16).
@@ -36,12 +38,14 @@ const LOOPBACK: &str = "lo";
 /// A parsed port name. Parsing does not check that the port can be opened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PortSpec {
-    /// A Linux interface, shared with the kernel, through AF_PACKET.
+    /// A Linux interface, shared with the kernel. [`resolve`](Self::resolve) chooses how.
     Interface(String),
     /// A Linux interface, shared with the kernel, through a packet socket that sends and receives large datagrams.
     Packet(String),
     /// A Linux interface through UDP sockets, which need no privilege.
     Udp(String),
+    /// A Linux interface, shared with the kernel, through DPDK's driver for packet sockets. It sends and receives frame by frame.
+    AfPacket(String),
     /// A Linux interface through AF_XDP: the kernel passes its RoCEv2 packets to this process only.
     Xdp(String),
     /// A tap interface that the port creates. The kernel is the peer.
@@ -100,11 +104,28 @@ impl PortSpec {
         )
     }
 
+    /// Returns how this process can use the interface of [`Interface`](Self::Interface): by a packet socket if Linux lets it open one and
+    /// the interface has an Ethernet address, otherwise by UDP sockets. Returns every other port unchanged.
+    #[must_use]
+    pub fn resolve(self) -> Self {
+        let Self::Interface(name) = self else { return self };
+        let has_no_address = linux::interface(&name).is_ok_and(|interface| interface.mac.0 == [0; 6]);
+        if has_no_address || !capabilities::opens_packet_sockets() {
+            Self::Udp(name)
+        } else {
+            Self::Packet(name)
+        }
+    }
+
     /// Returns the Linux interface that the port shares with the kernel, or `None` for other ports.
     #[must_use]
     pub fn shared_interface(&self) -> Option<&str> {
         match self {
-            Self::Interface(name) | Self::Packet(name) | Self::Udp(name) | Self::Xdp(name) => Some(name),
+            Self::Interface(name)
+            | Self::Packet(name)
+            | Self::Udp(name)
+            | Self::AfPacket(name)
+            | Self::Xdp(name) => Some(name),
             _ => None,
         }
     }
@@ -117,6 +138,7 @@ impl PortSpec {
             Self::Interface(_)
                 | Self::Packet(_)
                 | Self::Udp(_)
+                | Self::AfPacket(_)
                 | Self::Ring { .. }
                 | Self::Null
                 | Self::Pcap { .. }
@@ -159,6 +181,7 @@ impl fmt::Display for PortSpec {
             Self::Interface(name) => f.write_str(name),
             Self::Packet(name) => write!(f, "packet:{name}"),
             Self::Udp(name) => write!(f, "udp:{name}"),
+            Self::AfPacket(name) => write!(f, "af_packet:{name}"),
             Self::Xdp(name) => write!(f, "xdp:{name}"),
             Self::Tap(name) => write!(f, "tap:{name}"),
             Self::Memif { socket, role, id, zero_copy } => {
@@ -208,9 +231,8 @@ fn parse(given: &str) -> Result<PortSpec, String> {
     let Some((kind, rest)) = given.split_once(':') else {
         return match given {
             "null" => Ok(PortSpec::Null),
-            "packet" | "udp" | "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci" | "eal" => {
-                Err(format!("`{given}:` needs something after it; a port is one of {FORMS_LINE}"))
-            }
+            "packet" | "udp" | "af_packet" | "xdp" | "tap" | "memif" | "virtio" | "ring" | "pcap" | "pci"
+            | "eal" => Err(format!("`{given}:` needs something after it; a port is one of {FORMS_LINE}")),
             // The loopback interface has no Ethernet address, which frames of a packet socket need.
             LOOPBACK => Ok(PortSpec::Udp(LOOPBACK.into())),
             _ => interface_name(given).map(PortSpec::Interface),
@@ -219,6 +241,7 @@ fn parse(given: &str) -> Result<PortSpec, String> {
     match kind {
         "packet" => interface_name(rest).map(PortSpec::Packet),
         "udp" => interface_name(rest).map(PortSpec::Udp),
+        "af_packet" => interface_name(rest).map(PortSpec::AfPacket),
         "xdp" => interface_name(rest).map(PortSpec::Xdp),
         "tap" => checked_name(rest).map(PortSpec::Tap).map_err(|why| format!("{why}; write tap:rdma0")),
         "memif" => memif(rest),
@@ -388,6 +411,7 @@ mod tests {
             "veth0",
             "packet:eth0",
             "udp:eth0",
+            "af_packet:eth0",
             "xdp:eth0",
             "tap:rdma0",
             "memif:/run/x.sock",

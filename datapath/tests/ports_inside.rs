@@ -70,18 +70,19 @@ fn the_ends_of_a_pair_exchange_frames() {
 
 #[test]
 fn a_full_ring_leaves_the_rest_in_order() {
-    let mut port = open_with("ring:full", &PortConfig { ring_slots: 64, ..small() });
+    let slots = 2 * BURST as u16;
+    let mut port = open_with("ring:full", &PortConfig { ring_slots: slots, ..small() });
     let mut left = Burst::new();
     for round in 0..3_u8 {
         while !left.is_full() {
-            let seed = round * 32 + left.len() as u8;
+            let seed = round * BURST as u8 + left.len() as u8;
             left.push(frame(&mut port, 60, seed));
         }
         port.transmit(&mut left);
     }
-    // A ring of 64 slots has room for 63 frames. The 64th is the first one left, and 31 more follow it.
-    assert_eq!(left.len(), 32);
-    assert_eq!(left[0][59], 59_u8.wrapping_mul(7).wrapping_add(63));
+    // The ring has room for one frame less than slots, so the last frame of the second burst is the first one left.
+    assert_eq!(left.len(), BURST);
+    assert_eq!(left[0][59], 59_u8.wrapping_mul(7).wrapping_add(2 * BURST as u8 - 1));
 }
 
 #[test]

@@ -38,7 +38,7 @@ fn af_packet_carries_up_to_the_interfaces_mtu() {
         ip(&format!("link add dpdk0 mtu {mtu} type veth peer name dpdk1 mtu {mtu}"));
         ip("link set dpdk0 up");
         ip("link set dpdk1 up");
-        let (mut one, mut other) = (open("dpdk0"), open("dpdk1"));
+        let (mut one, mut other) = (open("af_packet:dpdk0"), open("af_packet:dpdk1"));
         let interface = linux::interface("dpdk0").unwrap();
         assert_eq!(one.info().mac, interface.mac);
         assert_eq!((one.info().mtu, one.info().ip_mtu), (path_mtu, mtu));
@@ -81,9 +81,9 @@ fn an_unusable_interface_is_refused_with_a_remedy() {
     assert!(refusal("tap:dpdkt0", &large).contains("340 to 1500"));
     assert!(refusal("lo", &small()).contains("lo"));
     ip("link set dpdk1 up");
-    let mut smaller = open_with("dpdk0", &PortConfig { mtu: Some(1000), ..small() });
+    let mut smaller = open_with("af_packet:dpdk0", &PortConfig { mtu: Some(1000), ..small() });
     assert_eq!(smaller.info().max_frame, 1018);
-    carry(&mut smaller, &mut open("dpdk1"), &[1014]);
+    carry(&mut smaller, &mut open("af_packet:dpdk1"), &[1014]);
 }
 
 #[test]
@@ -93,8 +93,8 @@ fn an_interface_port_fits_the_memory_limit_of_a_container() {
     ip("link set dpdk0 up");
     ip("link set dpdk1 up");
     as_in_a_container();
-    let mut one = open("dpdk0");
-    let mut all = open_with("dpdk1", &PortConfig { promiscuous: true, ..small() });
+    let mut one = open("af_packet:dpdk0");
+    let mut all = open_with("af_packet:dpdk1", &PortConfig { promiscuous: true, ..small() });
     carry(&mut one, &mut all, &[60, 1514]);
     carry(&mut all, &mut one, &[60, 1514]);
     let mut stranger = frame(&mut one, 60, 7);
@@ -119,7 +119,8 @@ fn each_of_two_ports_on_an_interface_receives_every_frame() {
     ip("link add dpdk0 type veth peer name dpdk1");
     ip("link set dpdk0 up");
     ip("link set dpdk1 up");
-    let (mut one, mut two, mut sender) = (open("dpdk0"), open("dpdk0"), open("dpdk1"));
+    let (mut one, mut two, mut sender) =
+        (open("af_packet:dpdk0"), open("af_packet:dpdk0"), open("af_packet:dpdk1"));
     let lengths = [60, 1514];
     carry(&mut sender, &mut one, &lengths);
     let (mut came, mut burst) = (Vec::new(), Burst::new());
@@ -140,7 +141,7 @@ fn transmit_does_not_block_when_the_ring_is_full() {
     // The queueing discipline sends one byte per second, so sent frames stay in the queue.
     let words = "qdisc add dev dpdk0 root tbf rate 8bit burst 2000 limit 100000000";
     assert!(Command::new("tc").args(words.split(' ')).status().unwrap().success());
-    let mut port = open_with("dpdk0", &PortConfig { qdisc_bypass: false, ..small() });
+    let mut port = open_with("af_packet:dpdk0", &PortConfig { qdisc_bypass: false, ..small() });
     let (says, hears) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut out = Burst::new();

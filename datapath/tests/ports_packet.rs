@@ -89,7 +89,7 @@ fn frames_up_to_the_interfaces_mtu_arrive() {
         carry(&mut one, &mut other, &lengths);
         carry(&mut other, &mut one, &lengths);
         // DPDK's own driver at the other end, with frames that are sent singly.
-        let mut dpdk = open("dpdk1");
+        let mut dpdk = open("af_packet:dpdk1");
         carry(&mut one, &mut dpdk, &lengths);
         carry(&mut dpdk, &mut one, &lengths);
     }
@@ -102,7 +102,7 @@ fn a_burst_of_one_connection_is_one_datagram_of_the_kernels() {
     for addresses in [V4, V6] {
         let path = path(&one, &other, addresses);
         for path in [path, Path { vlan: Some(Vlan(5)), ..path }] {
-            let mut payloads = [1024; BURST];
+            let mut payloads = [512; BURST];
             payloads[BURST - 1] = 100;
             let before = datagrams();
             let frames = burst(&mut one, &path, &payloads);
@@ -275,7 +275,7 @@ fn large_datagrams_for_which_the_queue_has_no_room_are_counted() {
     let (mut one, mut other) = ports();
     let path = path(&one, &other, V4);
     for _ in 0..DATAGRAMS {
-        let mut frames = burst(&mut one, &path, &[1024; BURST]);
+        let mut frames = burst(&mut one, &path, &[512; BURST]);
         one.transmit(&mut frames);
         assert!(frames.is_empty());
     }
@@ -283,7 +283,7 @@ fn large_datagrams_for_which_the_queue_has_no_room_are_counted() {
     let dropped = other.counters().ring_full;
     assert!((1..DATAGRAMS).contains(&dropped), "{dropped}");
     assert_eq!(received, (DATAGRAMS - dropped) * BURST as u64);
-    let frames = burst(&mut one, &path, &[1024; BURST]);
+    let frames = burst(&mut one, &path, &[512; BURST]);
     expect_carried(&mut one, &mut other, frames);
 }
 

@@ -216,6 +216,7 @@ impl Device {
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
         let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
+        let spec = spec.resolve();
         // Comes first, because the later steps would fail with less specific errors.
         check_sharing(&spec).map_err(|error| Error::port(&name, error))?;
         if let (PortSpec::Udp(interface), Some(vlan)) = (&spec, config.vlan) {

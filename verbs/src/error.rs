@@ -54,7 +54,7 @@ pub enum Error {
     )]
     Multicast { group: IpAddr, reason: String },
     #[error(
-        "format {format}: port {port} carries no telemetry below UDP; leave it out, or open the interface as {}, which needs CAP_NET_RAW",
+        "format {format}: port {port} carries no telemetry below UDP; leave it out, or open the interface as packet:{}, which needs CAP_NET_RAW",
         .port.rsplit(':').next().unwrap_or_default()
     )]
     Format { port: String, format: roce::wire::Format },

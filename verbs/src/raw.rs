@@ -96,9 +96,9 @@ impl DeviceInfo {
     /// Returns the length of the longest frame that a raw packet queue pair can send, bytes.
     pub(crate) fn longest_raw(&self, has_shared_receives: bool) -> Result<u32, Error> {
         let refused = |reason| Error::Raw { port: self.port.clone(), reason };
-        let longest = self.longest_frame.ok_or_else(|| {
-            refused("it receives RoCEv2 packets alone; open the interface by its name, without xdp: or udp:")
-        })?;
+        let longest = self
+            .longest_frame
+            .ok_or_else(|| refused("it receives RoCEv2 packets alone; open the interface as packet:IFACE"))?;
         match has_shared_receives {
             false => Ok(longest),
             true => Err(refused("it takes no shared receive queue; create it without one")),

@@ -36,7 +36,7 @@ pub fn device_name(at: usize) -> String {
 pub fn interface(config: &DeviceConfig) -> Option<Interface> {
     let port: PortSpec = config.port()?.parse().ok()?;
     let interface = datapath::linux::interface(port.shared_interface()?).ok()?;
-    let mac = match port {
+    let mac = match port.resolve() {
         PortSpec::Udp(_) => datapath::linux::udp::own_address(&interface),
         _ => interface.mac,
     };

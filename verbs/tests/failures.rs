@@ -137,7 +137,8 @@ fn refused_for_ever(is_dry: bool) {
     let peer = QpEndpoint { ip: "10.0.0.2".parse().unwrap(), ..a.qp.endpoint() };
     assert!(peer.selective_repeat);
     device.set_neighbour(peer.ip, MACS[1]).unwrap();
-    let options = ConnectOptions::new().ack_timeout(AckTimeout::new(4)).retry_count(2);
+    // The first window has more packets than a burst.
+    let options = ConnectOptions::new().mtu(Mtu::M256).ack_timeout(AckTimeout::new(4)).retry_count(2);
     a.qp.connect(&peer, &options).unwrap();
     let data = a.region.sge(0, 1 << 18).unwrap();
     a.qp.post_send(SendRequest::write(1, data, a.region.remote().at(0))).unwrap();

@@ -34,7 +34,7 @@ Examples:
 With --namespaces, each rank runs on its own virtual host. In PROGRAM and its arguments, {rank} stands for the rank's number from 0, {ip} \
 for its address and {peer} for the address of rank 0. Rank 0 is the server: an argument that is only {peer} is left out there.
 
-Without root: a port on a Linux interface needs CAP_NET_RAW. A program with file capabilities ignores injected libraries. Give them to \
+Without root: a port on a Linux interface is faster with CAP_NET_RAW. A program with file capabilities ignores injected libraries. Give them to \
 ferroce instead, which passes them on: setcap cap_net_raw,cap_ipc_lock+ep $(command -v ferroce). Every user who may execute that file then has them.
 
 The package ferroce-ibverbs contains the libraries; `scripts/build` builds them. FERROCE_LOG=info makes them log to standard error. \

@@ -192,7 +192,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let signals = Signals::listen()?;
     if let Some(PortSpec::Udp(name)) = args.ports.iter().find(|port| matches!(port, PortSpec::Udp(_))) {
         return Err(Failure::usage(format!(
-            "port udp:{name}: a UDP socket receives no frames for other hosts; use {name} or packet:{name}"
+            "port udp:{name}: a UDP socket receives no frames for other hosts; use packet:{name}"
         )));
     }
     let names: Vec<_> = args.ports.iter().map(PortSpec::to_string).collect();
@@ -254,7 +254,14 @@ fn open(args: &Args) -> Result<Vec<Port>, Failure> {
     let eal = Eal::start(&config).map_err(|error| Failure::run(error.to_string()))?;
     eal.register_thread();
     let config = PortConfig { promiscuous: true, buffers: pools.buffers, ..PortConfig::default() };
-    let open = |spec| Port::open(eal, spec, &config).map_err(|error| Failure::run(error.to_string()));
+    let open = |spec: &PortSpec| {
+        // A UDP socket receives no frames for other hosts, so an interface needs a packet socket.
+        let spec = match spec.clone() {
+            PortSpec::Interface(name) => PortSpec::Packet(name),
+            other => other,
+        };
+        Port::open(eal, &spec, &config).map_err(|error| Failure::run(error.to_string()))
+    };
     args.ports.iter().map(open).collect()
 }
 

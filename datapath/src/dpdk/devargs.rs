@@ -40,7 +40,7 @@ pub(super) fn devargs(
 ) -> (String, String) {
     let device = |driver: &str, arguments: String| (driver.to_owned(), arguments);
     match spec {
-        PortSpec::Interface(name) => {
+        PortSpec::AfPacket(name) => {
             let (slot, slots) = packet_ring(max_frame, config);
             let bypass = u8::from(config.qdisc_bypass);
             device(
@@ -51,7 +51,7 @@ pub(super) fn devargs(
             )
         }
         // These use no DPDK device.
-        PortSpec::Packet(_) | PortSpec::Udp(_) => device("", String::new()),
+        PortSpec::Interface(_) | PortSpec::Packet(_) | PortSpec::Udp(_) => device("", String::new()),
         // `Attachment` adds the arguments for the program.
         PortSpec::Xdp(name) => device("net_af_xdp", format!("iface={name},start_queue=0,queue_count=1")),
         PortSpec::Tap(name) => device("net_tap", format!("iface={name}")),
@@ -106,8 +106,8 @@ mod tests {
 
     #[test]
     fn a_slot_holds_the_frame_and_fills_its_block() {
-        assert!(arguments("veth0", 1518).contains("blocksz=65536,framesz=2048,framecnt=1024"));
-        assert!(arguments("veth0", 4218).contains("framesz=8192"));
+        assert!(arguments("af_packet:veth0", 1518).contains("blocksz=65536,framesz=2048,framecnt=1024"));
+        assert!(arguments("af_packet:veth0", 4218).contains("framesz=8192"));
         for max_frame in [64, 1518, 1953, 4000, 4001, 9018, 16000] {
             let slot = slot_size(max_frame);
             assert!(slot >= max_frame + SLOT_HEAD && BLOCK.is_multiple_of(slot), "{max_frame} in {slot}");

@@ -70,6 +70,12 @@ impl Port {
     /// # Errors
     /// Returns a [`PortError`], which contains the remedy, if the port cannot be opened.
     pub fn open(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
+        let mut port = Self::open_resolved(eal, &spec.clone().resolve(), config)?;
+        port.info.name = spec.to_string();
+        Ok(port)
+    }
+
+    fn open_resolved(eal: Eal, spec: &PortSpec, config: &PortConfig) -> Result<Self, PortError> {
         let in_parent = || PortError::Forked { port: spec.to_string() };
         if eal::is_forked() && !spec.opens_in_children() {
             return Err(in_parent());
@@ -338,7 +344,7 @@ impl PacketIo for Port {
 
     fn open_queues(&mut self, steering: &Steering) -> Result<Vec<Self>, QueueError> {
         match (&self.spec, &self.socket) {
-            (PortSpec::Null, _) | (PortSpec::Interface(_) | PortSpec::Packet(_), Some(_)) => {}
+            (PortSpec::Null, _) | (PortSpec::AfPacket(_) | PortSpec::Packet(_), Some(_)) => {}
             (PortSpec::Pci(_), _) => return self.share_device(steering),
             _ => return Ok(Vec::new()),
         }

@@ -64,13 +64,16 @@ pub(super) struct Prepared {
 /// # Errors
 /// Returns the error that opening the port would return, as far as it is known without DPDK.
 pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
-    prepare(spec, config).map(|prepared| prepared.mtu)
+    prepare(&spec.clone().resolve(), config).map(|prepared| prepared.mtu)
 }
 
 pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, PortError> {
     let prepared = |mtu, interface| Prepared { mtu, interface };
     match spec {
-        PortSpec::Interface(name) | PortSpec::Packet(name) | PortSpec::PcapInterface(name) => {
+        PortSpec::Interface(name)
+        | PortSpec::Packet(name)
+        | PortSpec::AfPacket(name)
+        | PortSpec::PcapInterface(name) => {
             let interface = usable_interface(name)?;
             raw_sockets(spec)?;
             xdp::check_not_taken(&interface)?;
@@ -180,14 +183,10 @@ fn interface_that_is_up(name: &str) -> Result<Interface, PortError> {
 }
 
 fn raw_sockets(spec: &PortSpec) -> Result<(), PortError> {
-    // SAFETY: socket takes integers.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-    if fd < 0 {
-        return Err(PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" });
+    if crate::capabilities::opens_packet_sockets() {
+        return Ok(());
     }
-    // SAFETY: the descriptor is new and is closed once.
-    unsafe { libc::close(fd) };
-    Ok(())
+    Err(PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" })
 }
 
 /// Checks that `name` is free, so that the port can create the tap, or is a persistent tap to which the port can attach.

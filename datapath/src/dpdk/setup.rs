@@ -27,7 +27,7 @@ const ANY_SOCKET: c_int = -1;
 pub(super) fn room(spec: &PortSpec, max_frame: usize) -> usize {
     match spec {
         // The driver refuses buffers smaller than a slot of its ring.
-        PortSpec::Interface(_) => slot_size(max_frame),
+        PortSpec::AfPacket(_) => slot_size(max_frame),
         PortSpec::Xdp(_) => xdp::HEADROOM + max_frame,
         // NICs round the buffer size: the oldest to powers of two, others to KiB. They split a longer frame over several buffers.
         PortSpec::Pci(_) => max_frame.next_power_of_two().max(2048),
@@ -63,7 +63,7 @@ impl Setup<'_> {
     pub(super) fn sockets(&self) -> Vec<RawFd> {
         match (self.spec, &self.prepared.interface) {
             (PortSpec::Xdp(_), _) => descriptor::xdp_sockets(),
-            (PortSpec::Interface(_), Some(interface)) => descriptor::packet_sockets(interface.index),
+            (PortSpec::AfPacket(_), Some(interface)) => descriptor::packet_sockets(interface.index),
             _ => Vec::new(),
         }
     }
@@ -77,7 +77,7 @@ impl Setup<'_> {
     /// Closes the port's socket in forked children, and makes a packet socket promiscuous if the configuration requires it.
     fn own(&self, socket: RawFd) {
         descriptor::keep_to_this_process(socket);
-        let is_packet = matches!(self.spec, PortSpec::Interface(_));
+        let is_packet = matches!(self.spec, PortSpec::AfPacket(_));
         let interface = self.prepared.interface.as_ref().filter(|_| self.config.promiscuous && is_packet);
         if let Some(interface) = interface
             && let Err(error) = socket_option::receive_all_addresses(&socket, interface.index)
@@ -101,7 +101,7 @@ impl Setup<'_> {
             PortSpec::Ring { name, end } => return self.ring(name, *end),
             PortSpec::Pci(_) | PortSpec::Eal(_) => driver,
             // The drivers of memif and tap accept only a number after the driver's name.
-            PortSpec::Interface(_) => {
+            PortSpec::AfPacket(_) => {
                 format!("{driver}{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
             }
             _ => format!("{driver}{}", NEXT.fetch_add(1, Ordering::Relaxed)),
@@ -114,7 +114,7 @@ impl Setup<'_> {
         // SAFETY: see `found`.
         let make = || unsafe { dpdk::rte_dev_probe(whole.as_ptr()) };
         self.call("making the device", || match self.spec {
-            PortSpec::Interface(_) => unprivileged::without_interface_changes(make).unwrap_or(-libc::EAGAIN),
+            PortSpec::AfPacket(_) => unprivileged::without_interface_changes(make).unwrap_or(-libc::EAGAIN),
             _ => make(),
         })?;
         self.call("finding the device's port", found)?;
@@ -190,13 +190,13 @@ impl Setup<'_> {
         // SAFETY: the port is configured and its queues are set up.
         let start = || unsafe { dpdk::rte_eth_dev_start(id) };
         self.call("starting it", || match self.spec {
-            PortSpec::Interface(_) | PortSpec::Xdp(_) => {
+            PortSpec::AfPacket(_) | PortSpec::Xdp(_) => {
                 unprivileged::without_interface_changes(start).unwrap_or(-libc::EAGAIN)
             }
             _ => start(),
         })?;
         // For a Linux interface, `own` makes the packet socket promiscuous.
-        if self.config.promiscuous && !matches!(self.spec, PortSpec::Interface(_)) {
+        if self.config.promiscuous && !matches!(self.spec, PortSpec::AfPacket(_)) {
             // SAFETY: the port is started. A driver without an address filter returns ENOTSUP; it receives all frames anyway.
             unsafe { dpdk::rte_eth_promiscuous_enable(id) };
         }

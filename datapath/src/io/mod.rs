@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 
 /// Most buffers that one call receives or transmits.
-pub const BURST: usize = 32;
+pub const BURST: usize = 64;
 
 /// Up to [`BURST`] buffers in order, stored inline. It never allocates, and a port's driver reads and writes it in place.
 pub type Burst<B> = ArrayVec<B, BURST>;

@@ -33,7 +33,7 @@ pub(super) struct ReceiveRing {
     blocks: usize,
     slots_of_block: usize,
     /// Bytes of a slot.
-    length: usize,
+    slot_length: usize,
     block: usize,
     slot: usize,
     queued: QueuedDatagram,
@@ -74,9 +74,16 @@ impl ReceiveRing {
         };
         let memory = NonNull::new(memory).filter(|memory| memory.as_ptr() != libc::MAP_FAILED);
         let memory = memory.ok_or_else(io::Error::last_os_error)?.cast();
-        let queued = QueuedDatagram::new(if queues.is_ok() { LONGEST } else { 0 });
-        let (process, length) = (Process::this(), slot);
-        let ring = Self { memory, blocks, slots_of_block, length, block: 0, slot: 0, queued, process };
+        let ring = Self {
+            memory,
+            blocks,
+            slots_of_block,
+            slot_length: slot,
+            block: 0,
+            slot: 0,
+            queued: QueuedDatagram::new(if queues.is_ok() { LONGEST } else { 0 }),
+            process: Process::this(),
+        };
         // A mapping in a forked child would keep the socket open.
         // SAFETY: the range is this mapping, and the call changes only what forked children see of it.
         unsafe { libc::madvise(memory.as_ptr().cast(), length, libc::MADV_DONTFORK) };
@@ -85,7 +92,7 @@ impl ReceiveRing {
 
     fn start(&self) -> *mut u8 {
         // SAFETY: the slot lies within the mapping, as `block` is below `blocks` and `slot` below the slots of a block.
-        unsafe { self.memory.as_ptr().add(self.block * BLOCK + self.slot * self.length) }
+        unsafe { self.memory.as_ptr().add(self.block * BLOCK + self.slot * self.slot_length) }
     }
 
     fn status(&self) -> &AtomicU32 {
@@ -115,8 +122,8 @@ impl ReceiveRing {
             let (vnet, room) = self.queued.receive(socket, length);
             return Some(DatagramSlot { vnet: VnetHeader::parse(vnet), room, length, tag });
         }
-        let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + VNET_LENGTH, self.length);
-        let received = (header.tp_snaplen as usize).min(self.length - begin);
+        let begin = usize::from(header.tp_mac).clamp(size_of_val(&header) + VNET_LENGTH, self.slot_length);
+        let received = (header.tp_snaplen as usize).min(self.slot_length - begin);
         // SAFETY: the range lies within the slot, after its header: `begin` leaves room for the virtio header, which is longer than the
         // headroom. The kernel does not write to the slot until `release`, which needs `&mut self`, so no other reference to it exists.
         let (vnet, room) = unsafe {

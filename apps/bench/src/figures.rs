@@ -1,10 +1,10 @@
 //! All figures, in the order of the table.
 
 use crate::figure::{Figure, Goal, Run};
-use crate::host::Link;
+use crate::host::{Link, Veth};
 use crate::one_core::{self, Traffic};
 use crate::two_cores::{self, Work};
-use crate::{dropin, echo, memory, ring, scale, testpmd, tool};
+use crate::{dropin, echo, interface, memory, ring, scale, testpmd, tool};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -17,7 +17,7 @@ pub struct Place {
     /// Two processes on vhost-user.
     pub virtio: Link,
     /// Two network namespaces, if available.
-    pub af_packet: Option<Link>,
+    pub af_packet: Option<Veth>,
     /// The program that measures between two Soft-RoCE guests, if available. Its arguments are `ours` or `rxe`, and the figure.
     pub guests: Option<PathBuf>,
 }
@@ -41,9 +41,11 @@ pub fn all(place: &Place) -> Vec<Figure> {
     figures.extend(between(place, &place.memif, "memif", SMALL, Goal::Least(0.6)));
     figures.push(library(place, &place.memif));
     figures.extend(between(place, &place.virtio, "virtio", SMALL, Goal::Least(0.6)));
-    if let Some(link) = &place.af_packet {
-        figures.extend(between(place, link, "af_packet", Goal::Least(0.5), Goal::Least(0.95)));
-        figures.extend(shared(place, link));
+    if let Some(veth) = &place.af_packet {
+        figures.extend(interface::figures(&place.ferroce, veth));
+        let link = Link::Veth(veth.clone());
+        figures.extend(between(place, &link, "af_packet", Goal::Least(0.5), Goal::Least(0.95)));
+        figures.extend(shared(place, veth));
     }
     figures.extend(inside());
     if let Some(measure) = &place.guests {
@@ -104,9 +106,10 @@ fn between(place: &Place, link: &Link, port: &str, small: Goal, packets: Goal) -
 }
 
 /// Returns the figures of two processes that share an interface, compared with the two ends of a veth pair.
-fn shared(place: &Place, link: &Link) -> Vec<Figure> {
-    let Link::AfPacket { server, .. } = link else { return Vec::new() };
-    let own = &Link::AfPacket { server: server.clone(), client: server.clone() };
+fn shared(place: &Place, veth: &Veth) -> Vec<Figure> {
+    let veth = veth.with("eth2", "10.79.0.1");
+    let own = &Link::Veth(Veth { client: veth.server.clone(), ..veth.clone() });
+    let link = &Link::Veth(veth);
     let figure = |name: &str, what: &str, unit, goal, run: &dyn Fn(&Link) -> Run| Figure {
         name: name.into(),
         what: format!("{what}, between processes of one interface"),

@@ -35,13 +35,33 @@ pub enum Link {
     Memif(PathBuf),
     /// A vhost-user port between two processes, with its socket in this folder.
     Virtio(PathBuf),
-    /// The two ends of a veth pair, `eth0` in each of two network namespaces. If both names are equal, two processes share one interface.
-    AfPacket {
-        /// The namespace of the server, whose address is 10.77.0.1.
-        server: String,
-        /// The namespace of the client, whose address is 10.77.0.2.
-        client: String,
-    },
+    /// The two ends of a veth pair.
+    Veth(Veth),
+}
+
+/// The two ends of a veth pair in two network namespaces. If these are equal, two processes share one interface.
+#[derive(Clone, Debug)]
+pub struct Veth {
+    /// The namespace of the server.
+    pub server: String,
+    /// The namespace of the client.
+    pub client: String,
+    /// The port at each end.
+    pub port: &'static str,
+    /// The address of the server's end.
+    pub address: &'static str,
+}
+
+impl Veth {
+    /// Returns the same namespaces with `eth0`, whose MTU is 4500, through DPDK's driver for packet sockets.
+    pub fn af_packet(server: &str, client: &str) -> Self {
+        Self { server: server.into(), client: client.into(), port: "af_packet:eth0", address: "10.77.0.1" }
+    }
+
+    /// Returns the same namespaces with another port.
+    pub fn with(&self, port: &'static str, address: &'static str) -> Self {
+        Self { port, address, ..self.clone() }
+    }
 }
 
 impl Link {
@@ -50,7 +70,7 @@ impl Link {
         match self {
             Self::Memif(_) => "memif",
             Self::Virtio(_) => "vhost-user",
-            Self::AfPacket { .. } => "af_packet",
+            Self::Veth(veth) => veth.port,
         }
     }
 
@@ -59,7 +79,7 @@ impl Link {
         let kind = match self {
             Self::Memif(_) => "memif",
             Self::Virtio(_) => "virtio",
-            Self::AfPacket { .. } => return vec!["--port".into(), "eth0".into()],
+            Self::Veth(veth) => return vec!["--port".into(), veth.port.into()],
         };
         let number = if side == Side::Server { 1 } else { 2 };
         let socket = self.socket();
@@ -90,7 +110,7 @@ impl Link {
                     }
                 }
             }
-            Self::AfPacket { .. } => {
+            Self::Veth(_) => {
                 "net_af_packet0,iface=eth0,blocksz=65536,framesz=8192,framecnt=512,qpairs=1,qdisc_bypass=1"
                     .into()
             }
@@ -102,7 +122,7 @@ impl Link {
     pub fn wait_for_server(&self, socket: &Path) {
         let start = Instant::now();
         let mut rest = 900;
-        if !matches!(self, Self::AfPacket { .. }) {
+        if !matches!(self, Self::Veth(_)) {
             rest = 300;
             while !socket.exists() && start.elapsed() < Duration::from_secs(20) {
                 std::thread::sleep(Duration::from_millis(20));
@@ -116,7 +136,7 @@ impl Link {
         match self {
             Self::Memif(folder) => folder.join("memif.sock"),
             Self::Virtio(folder) => folder.join("virtio.sock"),
-            Self::AfPacket { .. } => PathBuf::new(),
+            Self::Veth(_) => PathBuf::new(),
         }
     }
 
@@ -129,14 +149,14 @@ impl Link {
     pub const fn server_address(&self) -> &'static str {
         match self {
             Self::Memif(_) | Self::Virtio(_) => "127.0.0.1",
-            Self::AfPacket { .. } => "10.77.0.1",
+            Self::Veth(veth) => veth.address,
         }
     }
 
     /// Returns a command that runs on `side` for at most a minute. If `pin`, it is pinned to the side's CPU.
     pub fn command(&self, side: Side, program: &Path, pin: bool) -> Command {
         let mut words: Vec<String> = Vec::new();
-        if let Self::AfPacket { server, client } = self {
+        if let Self::Veth(Veth { server, client, .. }) = self {
             let namespace = if side == Side::Server { server } else { client };
             words.extend(["ip", "netns", "exec", namespace].map(String::from));
         }

@@ -16,6 +16,7 @@ mod harness;
 mod host;
 mod hostile;
 mod instructions;
+mod interface;
 mod memory;
 mod one_core;
 mod ring;
@@ -116,7 +117,7 @@ struct RunArgs {
     /// The program that measures between two Soft-RoCE guests: scripts/lib/guests-measure, in the environment of scripts/bench
     #[arg(long, value_name = "PROGRAM")]
     guests: Option<PathBuf>,
-    /// Network namespaces of the server and the client, joined by a veth pair with `eth0` at each end
+    /// Network namespaces of the server and the client, joined by three veth pairs: `eth0` and `eth2` with an MTU of 4500, `eth1` of 1500
     #[arg(long, value_name = "SERVER,CLIENT", value_delimiter = ',')]
     namespaces: Vec<String>,
 }
@@ -206,7 +207,7 @@ fn run(args: &RunArgs) -> Result<ExitCode, String> {
         memif: host::Link::Memif(folder.path().into()),
         virtio: host::Link::Virtio(folder.path().into()),
         af_packet: match args.namespaces.as_slice() {
-            [server, client] => Some(host::Link::AfPacket { server: server.clone(), client: client.clone() }),
+            [server, client] => Some(host::Veth::af_packet(server, client)),
             _ => None,
         },
         guests: args.guests.clone(),

@@ -11,7 +11,7 @@ const BAD: Style = AnsiColor::Red.on_default();
 const DIM: Style = Style::new().dimmed();
 
 pub fn list() {
-    let none = crate::host::Link::AfPacket { server: String::new(), client: String::new() };
+    let none = crate::host::Veth::af_packet("", "");
     let place = crate::figures::Place {
         ferroce: "ferroce".into(),
         memif: crate::host::Link::Memif("/tmp".into()),

@@ -7,7 +7,7 @@ use super::format::Numbers;
 use super::layers::{Family, Layers};
 use super::{icrc, inband, parse};
 
-/// The CRC's polynomial. The highest bit is the coefficient of x^0.
+/// The polynomial of the CRC. The highest bit is the coefficient of x^0.
 const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Offset of the identification in an IPv4 header.
 const IDENTIFICATION_OFFSET: usize = 4;
@@ -32,7 +32,7 @@ const POWERS_BACK: [u32; 16] = {
 };
 
 /// Returns the product of two polynomials, modulo that of the CRC.
-const fn multiply(mut a: u32, mut b: u32) -> u32 {
+pub(super) const fn multiply(mut a: u32, mut b: u32) -> u32 {
     let mut product = 0;
     while a != 0 {
         if a >> 31 != 0 {

@@ -4,6 +4,7 @@
 //! values.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
+mod amend;
 mod constants;
 mod ecn;
 mod emit;
@@ -34,6 +35,7 @@ mod tests;
 #[cfg(test)]
 mod xrc_tests;
 
+pub use amend::{IcrcAmender, SourceFields};
 pub(crate) use constants::ETHERNET_LENGTH;
 pub use constants::{MAX_OVERHEAD, MAX_PAYLOAD, ROCE_PORT};
 pub use ecn::{Ecn, ecn, mark_ce, traffic_class};

@@ -1,9 +1,13 @@
 //! Encodes and decodes headers, ICRC and telemetry.
 
 use super::{Meter, Step};
+use datapath::linux::datagrams::{Group, HEADROOM, Received, VnetHeader};
 use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::IntHeader;
-use roce::wire::{self, Bth, Format, Header, Mac, Numbers, Operation, Path, Reth, Service, Template};
+use roce::wire::{
+    self, Bth, Format, Header, IcrcAmender, Mac, Numbers, Operation, Path, Reth, Service, SourceFields,
+    Template,
+};
 use roce::{Psn, Qpn, Rkey};
 use std::hint::black_box;
 use std::net::IpAddr;
@@ -62,7 +66,25 @@ pub const STEPS: &[Step] = &[
         budget: 1730,
         run: |meter| codec(meter, Format::Aecn),
     },
+    Step {
+        name: "datagram-group",
+        what: "a 1 KiB packet grouped, one of 61 of a large datagram",
+        budget: 200,
+        run: group,
+    },
+    Step { name: "datagram-split", what: "the same split off", budget: 200, run: split },
+    Step {
+        name: "amend-1k",
+        what: "ICRC of a 1 KiB packet amended for a UDP socket",
+        budget: 400,
+        run: amend,
+    },
 ];
+
+/// Packets of a large datagram.
+const SEGMENTS: usize = 61;
+/// Bytes of its headers: Ethernet, IPv4, UDP.
+const DATAGRAM_HEADERS: usize = 14 + 20 + 8;
 
 const BATCH: usize = 32;
 const ROOM: usize = wire::MAX_OVERHEAD + wire::MAX_PAYLOAD + 256;
@@ -108,6 +130,62 @@ fn sealed(length: usize) -> Vec<u8> {
     let length = template(false).emit(1, &write(length), length, &mut frame).expect("room").seal();
     frame.truncate(length);
     frame
+}
+
+/// Returns consecutive packets of 1 KiB.
+fn segments() -> Vec<Vec<u8>> {
+    let segment = |id| {
+        let mut frame = vec![0; ROOM];
+        let length = template(false).emit(id, &write(1024), 1024, &mut frame).expect("room").seal();
+        frame.truncate(length);
+        frame
+    };
+    (0..SEGMENTS as u16).map(segment).collect()
+}
+
+fn group(meter: &mut Meter) {
+    let frames = segments();
+    for _ in 0..meter.rounds {
+        meter.part(SEGMENTS, &mut || {
+            let group = Group::first_of(black_box(&frames)).expect("a group");
+            assert_eq!(group.count(), SEGMENTS);
+            black_box(group.start(&frames[0]));
+            frames.iter().for_each(|frame| _ = black_box(group.payload(frame)));
+        });
+    }
+}
+
+fn split(meter: &mut Meter) {
+    let frames = segments();
+    let group = Group::first_of(&frames).expect("a group");
+    let vnet = VnetHeader::of_datagram((DATAGRAM_HEADERS - 8) as u16, group.payload(&frames[0]).len() as u16);
+    let headers = group.start(&frames[0])[10..].to_vec();
+    let whole: Vec<u8> = [vec![0; HEADROOM], headers]
+        .into_iter()
+        .chain(frames.iter().map(|frame| group.payload(frame).to_vec()))
+        .flatten()
+        .collect();
+    for _ in 0..meter.rounds {
+        let mut room = whole.clone();
+        let length = room.len() - HEADROOM;
+        meter.part(SEGMENTS, &mut || {
+            let received = Received::parse(vnet, &room[HEADROOM..], length, None).expect("a datagram");
+            assert_eq!(received.count(), SEGMENTS);
+            (0..SEGMENTS).for_each(|number| _ = black_box(received.frame(number, &mut room)));
+        });
+    }
+}
+
+fn amend(meter: &mut Meter) {
+    let (mut frames, mut amender) = (segments(), IcrcAmender::default());
+    for _ in 0..meter.rounds {
+        meter.part(SEGMENTS, &mut || {
+            for (id, frame) in (0..).zip(&mut frames) {
+                let before = SourceFields { source_port: id, identification: id };
+                amender.amend(black_box(frame), before).expect("a good frame");
+            }
+        });
+    }
 }
 
 fn parse(meter: &mut Meter) {

@@ -1,6 +1,7 @@
 //! The headers that all frames of a large datagram share: Ethernet with at most one tag, IPv4 without options or IPv6 without extension
 //! headers, and UDP.
 
+use roce::wire::SourceFields;
 use std::net::IpAddr;
 
 const ETHERNET: usize = 14;
@@ -163,6 +164,11 @@ impl Headers {
 
     pub(in crate::linux) fn source_port(self, frame: &[u8]) -> u16 {
         word(frame, self.udp)
+    }
+
+    pub(in crate::linux) fn source_fields(self, frame: &[u8]) -> SourceFields {
+        let identification = if self.family == IpVersion::V4 { word(frame, self.ip + 4) } else { 0 };
+        SourceFields { source_port: self.source_port(frame), identification }
     }
 
     pub(in crate::linux) fn set_source_port(self, frame: &mut [u8], port: u16) {

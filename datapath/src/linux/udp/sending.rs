@@ -5,7 +5,7 @@ use super::control::ControlMessages;
 use crate::io::{BURST, Burst, PacketBuf};
 use crate::linux::datagrams::{Group, Headers, Outer};
 use arrayvec::ArrayVec;
-use roce::wire::{self, ROCE_PORT};
+use roce::wire::{IcrcAmender, ROCE_PORT, SourceFields};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -40,15 +40,18 @@ impl Outgoing {
         frames: &mut Burst<B>,
         port: u16,
         large: bool,
+        amender: &mut IcrcAmender,
         mut is_next: impl FnMut(&[u8]) -> bool,
     ) -> Self {
         let count = frames.iter().take_while(|frame| is_next(frame)).count();
         let (mut datagrams, mut rest) = (ArrayVec::new(), &mut frames[..count]);
+        let mut before: ArrayVec<SourceFields, BURST> = ArrayVec::new();
         for frame in &mut *rest {
-            if let Some(headers) = sendable(frame) {
-                headers.set_source_port(frame, port);
-            }
+            let Some(headers) = sendable(frame) else { break };
+            before.push(headers.source_fields(frame));
+            headers.set_source_port(frame, port);
         }
+        let mut before = before.into_iter();
         while let Some(first) = rest.first() {
             let Some(headers) = sendable(first) else { break };
             let Some(outer) = headers.outer(first) else { break };
@@ -56,10 +59,10 @@ impl Outgoing {
             let count = group.map_or(1, |group| group.count());
             datagrams.push(Datagram { count, headers, outer, segment: group.map(|group| group.size()) });
             let (own, others) = rest.split_at_mut(count);
-            for (identification, frame) in (0..).zip(own) {
+            for ((identification, frame), before) in (0..).zip(own).zip(&mut before) {
                 headers.renumber(frame, identification);
                 // Fails only for a packet too short to have an ICRC, which every receiver drops.
-                let _ = wire::reseal(frame);
+                let _ = amender.amend(frame, before);
             }
             rest = others;
         }

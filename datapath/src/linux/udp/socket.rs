@@ -10,7 +10,7 @@ use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
 use crate::linux::datagrams::{Front, InPlaceFrames, free};
 use crate::neighbour::{Address, addresses_of};
-use roce::wire::{Mac, ROCE_PORT};
+use roce::wire::{IcrcAmender, Mac, ROCE_PORT};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 
@@ -19,6 +19,26 @@ const SENDERS: usize = 4;
 
 /// A sending socket and its port.
 type BoundSocket = (CloseOnFork, u16);
+
+/// The sending sockets of both address families.
+#[derive(Debug, Default)]
+struct Senders {
+    v4: Vec<BoundSocket>,
+    v6: Vec<BoundSocket>,
+}
+
+impl Senders {
+    /// Returns the socket and the source port from which a frame is sent: those of the frame's source port, if there is such a socket, else
+    /// those selected by its lowest bits. Returns `None` for a frame that no UDP socket can send.
+    fn of(&self, frame: &[u8]) -> Option<(RawFd, u16)> {
+        let headers = sendable(frame)?;
+        let senders = if headers.outer(frame)?.source.is_ipv4() { &self.v4 } else { &self.v6 };
+        let wanted = headers.source_port(frame);
+        let same = senders.iter().find(|(_, port)| *port == wanted);
+        let (socket, port) = same.or_else(|| senders.get(usize::from(wanted) % SENDERS))?;
+        Some((socket.as_raw_fd(), *port))
+    }
+}
 
 /// UDP sockets of an interface that send and receive RoCEv2 packets as frames.
 ///
@@ -34,9 +54,9 @@ pub struct UdpSockets {
     /// Whether some, but not all, frames of the first datagram have been delivered.
     is_resumed: bool,
     identifications: Identifications,
+    amender: IcrcAmender,
     front: Front,
-    v4: Vec<BoundSocket>,
-    v6: Vec<BoundSocket>,
+    senders: Senders,
     sends_large: bool,
     any: CloseOnFork,
 }
@@ -48,8 +68,9 @@ impl UdpSockets {
     /// Returns the kernel's error: `EADDRINUSE` if another program or user has UDP port 4791.
     pub fn open(interface: &Interface, own: Mac, peer: Mac, max_frame: usize) -> io::Result<Self> {
         let mut receivers = Vec::new();
-        let (mut v4, mut v6) = (Vec::new(), Vec::new());
-        for (family, senders) in [(AddressFamily::V4, &mut v4), (AddressFamily::V6, &mut v6)] {
+        let mut senders = Senders::default();
+        for (family, sockets) in [(AddressFamily::V4, &mut senders.v4), (AddressFamily::V6, &mut senders.v6)]
+        {
             match support::receiver(family, interface.index, ROCE_PORT) {
                 Ok(socket) => receivers.push(ReceiveSocket::new(socket)),
                 // This kernel has no IPv6.
@@ -58,7 +79,7 @@ impl UdpSockets {
             }
             for _ in 0..SENDERS {
                 let (socket, port) = support::sender(family, interface.index)?;
-                senders.push((socket.into(), port));
+                sockets.push((socket.into(), port));
             }
         }
         let descriptors: Vec<_> = receivers.iter().map(ReceiveSocket::descriptor).collect();
@@ -71,9 +92,9 @@ impl UdpSockets {
             at: 0,
             is_resumed: false,
             identifications: Identifications::new(),
+            amender: IcrcAmender::default(),
             front: Front::new(max_frame),
-            v4,
-            v6,
+            senders,
             sends_large: true,
         })
     }
@@ -152,14 +173,15 @@ impl UdpSockets {
     /// Sends frames from the front of `from`, as many as the kernel accepts now. The others stay, in order.
     pub fn transmit<B: PacketBuf>(&mut self, from: &mut Burst<B>) {
         while let Some(first) = from.first() {
-            let Some((socket, port)) = self.sender_of(first) else {
+            let Some((socket, port)) = self.senders.of(first) else {
                 // ARP and other frames that UDP sockets cannot send. The kernel sends its own.
                 self.front.counters.refused += 1;
                 free(from, 1);
                 continue;
             };
-            let is_next = |frame: &[u8]| self.sender_of(frame).is_some_and(|(_, its)| its == port);
-            let sending = Outgoing::new(from, port, self.sends_large, is_next);
+            let Self { senders, amender, .. } = self;
+            let is_next = |frame: &[u8]| senders.of(frame).is_some_and(|(_, its)| its == port);
+            let sending = Outgoing::new(from, port, self.sends_large, amender, is_next);
             match sending.send(socket, self.interface.index, from) {
                 Ok(sent) => free(from, sent),
                 Err(error) => match error.raw_os_error() {
@@ -183,7 +205,8 @@ impl UdpSockets {
     #[cold]
     fn send_singly<B: PacketBuf>(&mut self, socket: RawFd, port: u16, from: &mut Burst<B>) {
         let mut is_first = true;
-        let sending = Outgoing::new(from, port, false, |_| std::mem::replace(&mut is_first, false));
+        let sending =
+            Outgoing::new(from, port, false, &mut self.amender, |_| std::mem::replace(&mut is_first, false));
         if sending.send(socket, self.interface.index, from).is_ok() {
             self.sends_large = false;
             tracing::warn!("{}: {}", self.interface.name, support::NO_LARGE);
@@ -191,17 +214,6 @@ impl UdpSockets {
             self.front.counters.refused += 1;
         }
         free(from, 1);
-    }
-
-    /// Returns the socket and the source port from which a frame is sent: those of the frame's source port, if there is such a socket, else
-    /// those selected by its lowest bits. Returns `None` for a frame that no UDP socket can send.
-    fn sender_of(&self, frame: &[u8]) -> Option<(RawFd, u16)> {
-        let headers = sendable(frame)?;
-        let senders = if headers.outer(frame)?.source.is_ipv4() { &self.v4 } else { &self.v6 };
-        let wanted = headers.source_port(frame);
-        let same = senders.iter().find(|(_, port)| *port == wanted);
-        let (socket, port) = same.or_else(|| senders.get(usize::from(wanted) % SENDERS))?;
-        Some((socket.as_raw_fd(), *port))
     }
 }
 

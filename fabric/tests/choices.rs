@@ -105,6 +105,29 @@ fn reports_of_all_hops_keep_the_queue_short() {
     }
 }
 
+/// The increase of rtgwg-00 5 for N = 1 leaves a round trip's bytes in the queue of 16 flows.
+#[test]
+fn reported_flows_leave_a_short_queue_to_any_number_of_flows() {
+    for flows in [1, 16, 64] {
+        let [one, reported] = [false, true].map(|reported_flows| {
+            let algorithm = CongestionAlgorithm::Hpcc(HpccConfig::new(LINE, RTT, NonZeroU32::MIN));
+            let congestion = Congestion { reported_flows, ..Congestion::new(algorithm) }.probing(Some(RTT));
+            let list = (0..flows).map(|source| flow(source, flows, 40_000_000 / u64::from(flows), 0));
+            let sampling = Sampling { every: Duration::from_micros(1), host: flows, flows: flows as usize };
+            let topology = Topology::star(flows as usize + 1, LINE, HOP);
+            let jitter = Duration::from_nanos(100);
+            let setup = Setup::new(topology, list.collect(), congestion);
+            let outcome = outcome(&Setup { sampling: Some(sampling), jitter, ..setup });
+            let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
+            let (busy, _, queue) = window(&outcome.series, Duration::from_millis(1), end).unwrap();
+            (busy, queue[2] / PACKET as f64)
+        });
+        println!("{flows} flows: N = 1 {one:.1?}, reported {reported:.1?}");
+        assert!(reported.0 >= 94.0 && reported.1 <= 13.0, "{flows} flows: {reported:?}");
+        assert!(flows == 1 || one.1 > 4.0 * reported.1, "{flows} flows: {one:?}, {reported:?}");
+    }
+}
+
 /// Two flows between two leaves and two spines, with links of the hosts' rate. If the hash assigns both to one spine, each has half a link
 /// until it changes its path.
 #[test]

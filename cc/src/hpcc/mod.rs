@@ -32,16 +32,17 @@ pub struct Hpcc {
     inc_stage: u32,
     /// `lastUpdateSeq`.
     last_update_seq: u64,
+    /// The last report, from a receiver that the setup asks for the number of its flows.
+    receiver_link: Option<ReceiverLink>,
     variant: Variant,
 }
 
 /// The draft's algorithm, or the variant `hpcc-fair`. In the variant, the target decreases with the flow's own rate. While the busiest hop
 /// is the receiver's own link, the rate does not fall below about `eta` of the flow's share of it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Variant {
     Draft,
-    /// Contains the receiver's last report.
-    Fair(Option<ReceiverLink>),
+    Fair,
 }
 
 /// A receiver's report of its own link: the last hop of the path, which all its flows share.
@@ -68,6 +69,7 @@ impl Hpcc {
             reference_rate: config.line_rate,
             inc_stage: 0,
             last_update_seq: 0,
+            receiver_link: None,
             variant: Variant::Draft,
         })
     }
@@ -121,7 +123,7 @@ impl Hpcc {
     /// # Errors
     /// Returns a [`ConfigError`] if a parameter is out of its limits.
     pub fn fair(config: HpccConfig) -> Result<Self, ConfigError> {
-        Ok(Self { variant: Variant::Fair(None), ..Self::new(config)? })
+        Ok(Self { variant: Variant::Fair, ..Self::new(config)? })
     }
 
     /// Returns the flow with `rate` as its initial rate, for hosts that share the line rate between their flows.
@@ -134,22 +136,32 @@ impl Hpcc {
     /// Returns whether the variant is `hpcc-fair`.
     #[must_use]
     pub const fn is_fair(&self) -> bool {
-        matches!(self.variant, Variant::Fair(_))
+        matches!(self.variant, Variant::Fair)
     }
 
     /// Returns the limits of the rate that a measurement of `hop` sets.
     fn bounds(&self, hop: HopIndex, path: &PathTelemetry) -> Bounds {
-        let HpccConfig { min_rate, additive_increase, .. } = self.config;
+        let bounds = self.config.bounds();
+        let counted = self.receiver_link.filter(|link| link.hop == hop).map(|link| link.flows);
+        if self.variant == Variant::Draft && counted.is_none() {
+            return bounds;
+        }
         let bandwidth = path.hops().find(|(index, _)| *index == hop).map(|(_, hop)| hop.bandwidth);
-        let (Variant::Fair(link), Some(bandwidth)) = (self.variant, bandwidth) else {
-            return self.config.bounds();
-        };
-        match link.filter(|link| link.hop == hop) {
-            Some(link) => {
-                Bounds { least: self.share(bandwidth, link.flows).max(min_rate), additive_increase }
+        let Some(bandwidth) = bandwidth else { return bounds };
+        let HpccConfig { line_rate, target_utilisation: eta, .. } = self.config;
+        match (self.variant, counted) {
+            (Variant::Draft, None) => bounds,
+            // rtgwg-00 5: `W_init * (1 - eta) / N` of this link.
+            (Variant::Draft, Some(flows)) => {
+                let link = bandwidth.min(line_rate);
+                Bounds { additive_increase: HpccConfig::additive_increase(link, eta, flows), ..bounds }
             }
-            None => {
-                Bounds { least: min_rate, additive_increase: self.pull(bandwidth).max(additive_increase) }
+            (Variant::Fair, Some(flows)) => {
+                Bounds { least: self.share(bandwidth, flows).max(bounds.least), ..bounds }
+            }
+            (Variant::Fair, None) => {
+                let configured = bounds.additive_increase;
+                Bounds { additive_increase: self.pull(bandwidth).max(configured), ..bounds }
             }
         }
     }
@@ -269,9 +281,7 @@ impl CongestionController for Hpcc {
     }
 
     fn on_receiver_link(&mut self, link: ReceiverLink) {
-        if self.is_fair() {
-            self.variant = Variant::Fair(Some(link));
-        }
+        self.receiver_link = Some(link);
     }
 
     /// Discards the records, as for another `pathID`: two paths through the same switches have the same `pathID`. Rate, reference and `U`

@@ -291,6 +291,27 @@ fn the_increase_shares_the_headroom_among_the_flows() {
     assert!(config.additive_increase.as_bps().abs_diff(50_000_000) <= 1);
 }
 
+/// rtgwg-00 5: N is "the receiver reported maximum number of flows". It applies to the receiver's own link, at that link's rate.
+#[test]
+fn the_increase_shares_the_headroom_among_the_reported_flows() {
+    let increase = |reported: Option<(HopIndex, u32)>| {
+        let mut hpcc = started().starting_at(Rate::from_gbps(1));
+        hpcc.on_telemetry(&ack(10_000, 1, 10), &path(7, &[(0, hop(10, 0, 0, 0))]));
+        if let Some((hop, flows)) = reported {
+            hpcc.on_receiver_link(ReceiverLink { hop, flows: NonZeroU32::new(flows).unwrap() });
+        }
+        // A tenth of the link is in use, so the rate increases by W_ai alone.
+        hpcc.utilisation = 0.1;
+        hpcc.on_telemetry(&ack(14_160, 11, 20), &path(7, &[(0, hop(10, 4160, 4, 0))]));
+        hpcc.rate().as_bps() - 1_000_000_000
+    };
+    assert_eq!(increase(None), 50_000_000, "as configured");
+    assert!(increase(Some((0, 20))).abs_diff(25_000_000) <= 1, "5 % of 10 Gb/s for 20 flows");
+    assert_eq!(increase(Some((1, 20))), 50_000_000, "another hop is the receiver's");
+    assert!(increase(Some((0, 1))).abs_diff(500_000_000) <= 1);
+    assert_eq!(increase(Some((0, u32::MAX))), 0, "a false number stops the increase only");
+}
+
 fn any_config() -> impl Strategy<Value = HpccConfig> {
     (1u64..=1_000_000_000, 1u64..=10_000_000_000_000, any::<u64>(), 1e-9f64..=1.0, 0u32..7, any::<u64>())
         .prop_map(|(rtt, line, min, target_utilisation, max_stage, increase)| HpccConfig {

@@ -6,7 +6,7 @@ use super::flow::{FlowState, Sender};
 use super::network::{EXPIRE, Network as AnyNetwork};
 use super::packet::Packet;
 use super::setup::{Setup, SetupError};
-use cc::{Ack, ActiveFlows, Algorithm, CongestionController, FlowMark, ReceiverLink};
+use cc::{Ack, ActiveFlows, Algorithm, CongestionController, FlowMark, Hpcc, ReceiverLink};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -211,7 +211,10 @@ impl<'a> Model<'a> {
             sender.algorithm.on_congestion_notification(instant);
         }
         if let Some(hop) = packet.hops.checked_sub(1) {
-            sender.algorithm.on_receiver_link(ReceiverLink { hop, flows });
+            let is_fair = sender.algorithm.as_hpcc().is_some_and(Hpcc::is_fair);
+            if is_fair || self.setup.congestion.reported_flows {
+                sender.algorithm.on_receiver_link(ReceiverLink { hop, flows });
+            }
             sender.algorithm.on_telemetry(&ack, &packet.telemetry());
         }
         sender.algorithm.on_ack(&ack);

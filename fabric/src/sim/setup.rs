@@ -152,7 +152,7 @@ pub struct Setup {
     pub conventions: Conventions,
     /// Kind of hosts.
     pub hosts: Hosts,
-    /// Congestion control of the flows. The model uses only its algorithm.
+    /// Congestion control of the flows. The model uses only its algorithm and `reported_flows`.
     pub congestion: Congestion,
     /// Another congestion control, for the flows of this DSCP (0 to 63). Endpoints only.
     pub rival: Option<(u8, Congestion)>,

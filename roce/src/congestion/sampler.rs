@@ -37,12 +37,14 @@ pub(super) struct Sampler {
 impl Sampler {
     /// Creates the sampler of a queue pair that runs `algorithm`, with the settings `settings`.
     pub(super) fn new(algorithm: &AlgorithmConfig, settings: &Congestion) -> Self {
-        let &Congestion { in_band: every, reverse, subscribe, all_hops, format, .. } = settings;
+        let &Congestion { in_band: every, reverse, subscribe, all_hops, reported_flows, format, .. } =
+            settings;
         // A delay is measured as a share of `T`, which the receiver gets from the setup.
         let is_delay = matches!(format, Format::Csig | Format::CsigWide);
         let (config, reverse, reports) = match algorithm {
             AlgorithmConfig::HpccFair(config) => (config, reverse, ReportKind::Flows),
             AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, ReportKind::All),
+            AlgorithmConfig::Hpcc(config) if reported_flows => (config, reverse, ReportKind::Flows),
             // The hop of the highest power may not be the busiest, and only the sender computes the power.
             AlgorithmConfig::PowerTcp(config) => (config, reverse, ReportKind::All),
             AlgorithmConfig::Hpcc(config)

@@ -30,6 +30,9 @@ pub struct Congestion {
     /// with its own last record, whichever was the busiest in between. Only the busiest is reported with AECN, with more than
     /// [`Records::MAX`](crate::wire::Records::MAX) links, and with links whose rate has no code in HPCC INT.
     pub all_hops: bool,
+    /// Whether receivers report the number of flows on their link, for which `W_ai` is then computed while that link is the busiest
+    /// ([`CongestionAlgorithm::Hpcc`] without `all_hops` only; [`CongestionAlgorithm::HpccFair`] always uses the number).
+    pub reported_flows: bool,
     /// Least time between two CNPs that answer the peer's marked packets.
     pub notification_interval: Duration,
     /// Whether the peer receives only the utilisation of the busiest link (rtgwg-00 9.1).
@@ -92,6 +95,7 @@ impl Congestion {
             format: Format::Hpcc,
             reverse: Reverse::Ack,
             all_hops: false,
+            reported_flows: false,
             notification_interval: Self::NOTIFICATION_INTERVAL,
             ratio_only: false,
             upgrade: None,

@@ -2,12 +2,11 @@
 
 use super::choice::CongestionChoice;
 use super::default::{AUTO_EVERY, AUTO_TARGET, DEFAULT_WINDOW, UNPACED};
-use super::names::{CcName, TelemetryMode};
+use super::names::{CcName, FlowCount, TelemetryMode};
 use super::setting::ChoiceError;
 use cc::{DcqcnConfig, DctcpConfig, HpccConfig, PowerTcp, Rate, SwiftConfig};
 use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Reverse, Unknown, Upgrade, When};
 use roce::wire::Format;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// Interval for counting the loads of sprayed paths, if no setting specifies it.
@@ -54,6 +53,7 @@ impl CongestionChoice {
             }
             congestion.subscribe = self.subscribe;
             congestion.all_hops = self.all_hops;
+            congestion.reported_flows = self.uses_reported_flows();
             congestion.reverse = self.feedback.unwrap_or_default();
         }
         congestion.format = self.format.unwrap_or_default();
@@ -150,6 +150,17 @@ impl CongestionChoice {
                 "{cc=auto} starts HPCC++ when a probe counts switches, and this format carries none; choose {cc=hpcc}, or leave {format} out",
             );
         }
+        if self.flows == Some(FlowCount::Reported) {
+            if matches!(self.name(), CcName::HpccRx | CcName::PowerTcp) {
+                return of("flows", "only {cc=hpcc} and {cc=auto} read that number; leave {flows} out");
+            }
+            if self.all_hops || self.format.is_some_and(Format::reports_load) {
+                return of(
+                    "flows",
+                    "neither answers with {all_hops} nor the formats aecn, csig and csig-wide bring that number; write {flows=1}",
+                );
+            }
+        }
         let windows = self.feedback == Some(Reverse::Window);
         if self.cc == Some(CcName::HpccRx) && self.feedback.is_some() && !windows {
             return of("feedback", "{cc=hpcc-rx} is answered by windows; leave {feedback} out");
@@ -202,6 +213,17 @@ impl CongestionChoice {
         }
     }
 
+    /// Returns whether the draft's algorithm asks receivers for the number of their flows. Answers with all links, or with a load instead of
+    /// links, do not carry it.
+    fn uses_reported_flows(&self) -> bool {
+        let is_draft = match self.name() {
+            CcName::Auto => !self.is_fair(),
+            name => name == CcName::Hpcc,
+        };
+        let names_a_link = !self.all_hops && !self.format.is_some_and(Format::reports_load);
+        is_draft && names_a_link && matches!(self.flows, None | Some(FlowCount::Reported))
+    }
+
     fn min_rate(&self, line_rate: Rate) -> Rate {
         self.min_rate.unwrap_or(Rate::from_mbps(1).min(line_rate))
     }
@@ -226,7 +248,11 @@ impl CongestionChoice {
         };
         let eta = self.eta.unwrap_or(usual);
         let headroom = line_rate.as_bps() as f64 * (1.0 - eta) * growth;
-        let increase = headroom / f64::from(self.flows.map_or(flows, NonZeroU32::get));
+        let flows = match self.flows {
+            Some(FlowCount::Number(number)) => number.get(),
+            Some(FlowCount::Reported) | None => flows,
+        };
+        let increase = headroom / f64::from(flows);
         Ok(HpccConfig {
             base_rtt,
             line_rate,
@@ -302,6 +328,7 @@ impl CongestionChoice {
 mod tests {
     use super::*;
     use crate::congestion::DEFAULT_CONGESTION;
+    use std::num::NonZeroU32;
 
     fn choice(cc: CcName) -> CongestionChoice {
         CongestionChoice {
@@ -331,7 +358,8 @@ mod tests {
         }
         let auto = choice(CcName::Auto).build().unwrap();
         assert_eq!(auto.upgrade.unwrap().to.name(), "hpcc-fair");
-        let told = CongestionChoice { flows: NonZeroU32::new(16), ..choice(CcName::Auto) }.build().unwrap();
+        let sixteen = NonZeroU32::new(16).map(FlowCount::Number);
+        let told = CongestionChoice { flows: sixteen, ..choice(CcName::Auto) }.build().unwrap();
         assert_eq!(told.upgrade.unwrap().to.name(), "hpcc");
         let near = CongestionChoice { max_rtt: Some(Duration::from_millis(10)), ..choice(CcName::Dctcp) };
         let near = near.build().unwrap();
@@ -452,6 +480,30 @@ mod tests {
                 said.ends_with("has no use for it, only hpcc, auto; choose --cc hpcc, or leave it out"),
                 "{said}"
             );
+        }
+    }
+
+    #[test]
+    fn hpcc_uses_the_reported_number_of_flows_unless_one_is_configured() {
+        let reported = Some(FlowCount::Reported);
+        let built = |choice: CongestionChoice| choice.build().unwrap();
+        let hpcc = built(choice(CcName::Hpcc));
+        assert_eq!(hpcc, built(CongestionChoice { flows: reported, ..choice(CcName::Hpcc) }));
+        assert!(hpcc.reported_flows);
+        let one = Some(FlowCount::Number(NonZeroU32::MIN));
+        assert!(!built(CongestionChoice { flows: one, ..choice(CcName::Hpcc) }).reported_flows);
+        assert!(!built(CongestionChoice { all_hops: true, ..choice(CcName::Hpcc) }).reported_flows);
+        assert!(!built(choice(CcName::Auto)).reported_flows, "hpcc-fair uses it anyway");
+        let auto = built(CongestionChoice { flows: reported, ..choice(CcName::Auto) });
+        assert_eq!((auto.reported_flows, auto.upgrade.unwrap().to.name()), (true, "hpcc"));
+        for refused in [
+            choice(CcName::HpccRx),
+            choice(CcName::PowerTcp),
+            CongestionChoice { all_hops: true, ..choice(CcName::Hpcc) },
+            CongestionChoice { format: Some(Format::Aecn), ..choice(CcName::Hpcc) },
+        ] {
+            let said = CongestionChoice { flows: reported, ..refused }.build().unwrap_err().as_flags();
+            assert!(said.starts_with("--cc-flows reported: "), "{said}");
         }
     }
 

@@ -2,13 +2,12 @@
 //! `FERROCE_CC`, the flags of the tools and `docs/reference/congestion.md`. `build.rs` turns a choice into the congestion control of a
 //! queue pair.
 
-use super::names::{CcName, REVERSE, TelemetryMode};
+use super::names::{CcName, FlowCount, REVERSE, TelemetryMode};
 use super::setting::{ChoiceError, Setting, Written};
 use super::units::{parse_bytes, parse_duration, parse_rate};
 use cc::{HpccConfig, Rate};
 use roce::qp::{PathChoice, Reverse};
 use roce::wire::Format;
-use std::num::NonZeroU32;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 use std::time::Duration;
@@ -79,10 +78,11 @@ settings! {
         flag: "cc-max-stage", value: "COUNT", algorithms: &[Hpcc, HpccFair, HpccRx, Auto], example: "5", default: "5; hpcc-fair, and auto without flows and all_hops, 0",
         accepts: "a number from 0",
     }
-    "Flows to expect on a link: W_AI = W_init (1 - eta) / flows."
-    flows: Option<NonZeroU32>, |text| word::<NonZeroU32>(text).filter(|flows| flows.get() <= 1_000_000), {
-        flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, PowerTcp, Auto], example: "100", default: "1; powertcp 33; auto needs none",
-        accepts: "a number from 1 to 1000000",
+    "Flows to expect on a link: W_AI = W_init (1 - eta) / flows. `reported` (hpcc, auto) is the number that the receiver reports, while its link is the busiest, and else 1."
+    flows: Option<FlowCount>, word::<FlowCount>, {
+        flag: "cc-flows", value: "COUNT", algorithms: &[Hpcc, HpccRx, PowerTcp, Auto], example: "100",
+        default: "hpcc reported, with all_hops 1; hpcc-rx 1; powertcp 33; auto needs none",
+        accepts: "a number from 1 to 1000000, or reported",
     }
     "How much a cut or an average weighs what is new: DCTCP's g (section 4), DCQCN's g (SIGCOMM 2015, equation 1), Swift's beta (SIGCOMM 2020, algorithm 1)."
     gain: Option<f64>, |text| word::<f64>(text).filter(|&gain| gain > 0.0 && gain <= 1.0), {

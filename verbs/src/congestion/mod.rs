@@ -29,7 +29,7 @@ pub use choice::CongestionChoice;
 pub use default::DEFAULT_CONGESTION;
 pub(crate) use feedback_key::DeviceKey;
 pub use feedback_key::{KeyError, KeySource, feedback_key_from_file};
-pub use names::{CcName, TelemetryMode};
+pub use names::{CcName, FlowCount, TelemetryMode};
 pub use roce::qp::{
     Congestion, CongestionAlgorithm, FeedbackKey, PathChoice, Reverse, Unknown, Upgrade, When,
 };

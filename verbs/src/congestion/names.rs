@@ -1,4 +1,4 @@
-//! The words that congestion settings accept: algorithms, telemetry modes and kinds of feedback.
+//! The words that congestion settings accept: algorithms, numbers of flows, telemetry modes and kinds of feedback.
 
 use roce::qp::Reverse;
 use std::fmt;
@@ -58,6 +58,39 @@ impl FromStr for CcName {
         let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
         let all = || Self::ALL.map(|(name, _)| name).join(", ");
         found.map(|(_, name)| name).ok_or_else(|| format!("`{text}`: not one of {}; write hpcc", all()))
+    }
+}
+
+/// The number of flows that share a link: N of rtgwg-00 5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowCount {
+    /// The number that the receiver reports, while its own link is the busiest; 1 elsewhere.
+    Reported,
+    /// A fixed number, 1 to 1,000,000.
+    Number(NonZeroU32),
+}
+
+impl fmt::Display for FlowCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reported => f.write_str("reported"),
+            Self::Number(flows) => flows.fmt(f),
+        }
+    }
+}
+
+impl FromStr for FlowCount {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("`{text}`: not a number from 1 to 1000000, or reported; write reported");
+        match text {
+            "reported" => Ok(Self::Reported),
+            _ => {
+                let flows = text.parse().ok().filter(|flows: &NonZeroU32| flows.get() <= 1_000_000);
+                flows.map(Self::Number).ok_or_else(wrong)
+            }
+        }
     }
 }
 

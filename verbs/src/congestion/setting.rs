@@ -1,13 +1,12 @@
 //! The type of a congestion setting, and the error of a wrong value. `choice.rs` defines the settings.
 
 use super::choice::CongestionChoice;
-use super::names::{CcName, REVERSE, TelemetryMode};
+use super::names::{CcName, FlowCount, REVERSE, TelemetryMode};
 use super::units::{duration_text, rate_text};
 use cc::Rate;
 use roce::qp::Reverse;
 use roce::wire::Format;
 use std::fmt;
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 /// A setting of congestion control: its names, its accepted values, and its effect.
@@ -67,7 +66,7 @@ macro_rules! displayed {
     };
 }
 
-displayed!(CcName, TelemetryMode, Format, u8, u32, u64, f64, NonZeroU32);
+displayed!(CcName, FlowCount, TelemetryMode, Format, u8, u32, u64, f64);
 
 impl Word for Rate {
     fn word(&self) -> String {

@@ -109,6 +109,25 @@ fn with_a_key_unsealed_feedback_is_ignored() {
     assert!(busy >= 9.0 && p99 <= 3.0, "{busy} Gb/s, {p99} packets");
 }
 
+/// A peer that does not support telemetry, and switches whose rate has no code in HPCC INT: no window arrives, so DCQCN takes over, and
+/// marks shorten the queue. At the line rate, the four flows' windows fill it for good.
+#[test]
+fn hpcc_rx_without_telemetry_uses_marks() {
+    for (name, deaf, line) in [("deaf peer", true, LINE), ("no code", false, Rate::from_gbps(30))] {
+        let config = HpccConfig { line_rate: line, ..config() };
+        let congestion = CongestionAlgorithm::HpccReceiver(config);
+        let window = config.initial_window() as f64;
+        let red = Red { from: 200_000, to: 200_000, most: Probability::ALWAYS };
+        let incast = incast(4, Congestion { in_band: EVERY, ..Congestion::new(congestion) });
+        let topology = Topology::star(5, line, HOP);
+        let outcome = outcome(&Setup { topology, deaf, red: Some(red), ..incast });
+        let (busy, _, [_, _, p99, _]) =
+            self::window(&outcome.series, Duration::from_millis(5), Duration::from_millis(9)).unwrap();
+        println!("{name}: {busy:.1} Gb/s, queue p99 {p99:.0} B, {} marked", outcome.marked);
+        assert!(busy > 0.0 && p99 < 1.5 * window, "{name}: {p99} B");
+    }
+}
+
 /// `auto` without any answer sends at most 20 probes, and then uses DCQCN with the switch's marks.
 #[test]
 fn auto_selects_dcqcn_if_the_peer_answers_no_probes() {

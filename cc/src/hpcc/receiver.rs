@@ -22,6 +22,10 @@ pub struct RxHpcc {
 }
 
 impl RxHpcc {
+    /// Limit of the time between two windows beyond `T`, in `T`: the queueing delay of 256 initial windows. Without a limit, one forged
+    /// record would freeze the window.
+    pub const MAX_QUEUE: u32 = 256;
+
     /// Creates a flow without telemetry.
     ///
     /// # Errors
@@ -64,9 +68,20 @@ impl RxHpcc {
                 self.last_update = Some(now);
                 return None;
             }
-            PathReading::NewPath | PathReading::Nothing => return None,
+            PathReading::NewPath | PathReading::Nothing => return self.repeat(now, path),
         };
         self.react(now, (busiest, inflight), queueing, flows)
+    }
+
+    /// Returns the window again if none was sent for as long as queues may drain: telemetry arrives, although it cannot be measured, and a
+    /// longer silence means that none does.
+    fn repeat(&mut self, now: Instant, path: &PathTelemetry) -> Option<u64> {
+        let longest = self.hpcc.config.base_rtt.saturating_mul(Self::MAX_QUEUE.saturating_add(1));
+        let is_due = self.last_update.is_some_and(|last| now.saturating_since(last) > longest);
+        (is_due && path.hops().next().is_some()).then(|| {
+            self.last_update = Some(now);
+            self.hpcc.window()
+        })
     }
 
     /// Handles the in-flight share of the busiest link that switches computed, which is attributed to the last hop. Otherwise as
@@ -92,7 +107,7 @@ impl RxHpcc {
         let base_rtt = self.hpcc.config.base_rtt;
         // The shorter of two, as in line 5, so that one forged record does not stop the window.
         let shorter = core::mem::replace(&mut self.queueing, queueing).min(queueing);
-        let drained_at = now.after(shorter.min(base_rtt.saturating_mul(MAX_QUEUE)));
+        let drained_at = now.after(shorter.min(base_rtt.saturating_mul(Self::MAX_QUEUE)));
         let has_passed = self.last_update.is_none_or(|last| now.saturating_since(last) > base_rtt);
         if !has_passed {
             self.answered_at = self.answered_at.map(|at| at.max(drained_at));
@@ -138,9 +153,6 @@ impl RxHpcc {
         config
     }
 }
-
-/// Limit on the queueing delay, in base RTTs: that of 256 initial windows. Without a limit one forged record would freeze the window.
-const MAX_QUEUE: u32 = 256;
 
 /// Divisor of the headroom that all increases together use per round trip. With all of the headroom the link would settle at U = eta / (1 -
 /// (1 - eta) / eta) = 1 and keep a queue permanently.
@@ -322,6 +334,18 @@ mod tests {
         assert_eq!(rx.on_telemetry(at(9321), &path(0, 8321, 813, 90_000), ONE), None);
         assert_eq!(rx.on_telemetry(at(16_521), &path(0, 15_521, 1516, 90_000), ONE), None);
         assert!(rx.on_telemetry(at(16_522), &path(0, 15_522, 1516, 90_000), ONE).unwrap() < window);
+    }
+
+    /// The switch's clock stands still, so no rate can be computed.
+    #[test]
+    fn a_window_is_repeated_while_telemetry_cannot_be_measured() {
+        let mut rx = RxHpcc::new(config()).unwrap();
+        let last = 257 * 4160;
+        assert_eq!(rx.on_telemetry(at(0), &path(0, 0, 0, 0), ONE), None);
+        assert_eq!(rx.on_telemetry(at(last), &path(0, 0, 0, 0), ONE), None);
+        assert_eq!(rx.on_telemetry(at(last + 1), &path(0, 0, 0, 0), ONE), Some(52_000));
+        assert_eq!(rx.on_telemetry(at(last + 2), &path(0, 0, 0, 0), ONE), None);
+        assert_eq!(rx.on_telemetry(at(3 * last), &PathTelemetry::new(1), ONE), None, "no switch writes");
     }
 
     /// rtgwg-00 6.3.2: N is measured, and is used if the last hop is the congestion point.

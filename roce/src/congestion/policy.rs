@@ -9,7 +9,7 @@
 use super::settings::{Congestion, CongestionAlgorithm, Upgrade, When};
 use crate::CongestionNotice;
 use alloc::boxed::Box;
-use cc::{DcqcnConfig, Instant, Rate};
+use cc::{DcqcnConfig, Instant, Rate, RxHpcc};
 use core::time::Duration;
 
 /// Base round trips after an unanswered request for telemetry: if data sent later is acknowledged, telemetry is missing.
@@ -48,14 +48,16 @@ struct TelemetryMonitor {
     /// Time of the first request for telemetry since telemetry last arrived; `requests` is the number of requests since then.
     requested_at: Option<Instant>,
     requests: u32,
+    /// Telemetry has arrived before.
+    has_answered: bool,
 }
 
 impl PolicyState {
-    /// Returns the state of a queue pair that runs this algorithm. The default substitute is DCQCN. An algorithm at the receiver needs no
-    /// monitor, because the receiver does not answer while a queue drains.
+    /// Returns the state of a queue pair that runs this algorithm. The default substitute is DCQCN.
     fn of(preferred: CongestionAlgorithm, substitute: Option<CongestionAlgorithm>) -> Self {
         let (CongestionAlgorithm::Hpcc(hpcc)
         | CongestionAlgorithm::HpccFair(hpcc)
+        | CongestionAlgorithm::HpccReceiver(hpcc)
         | CongestionAlgorithm::PowerTcp(hpcc)) = preferred
         else {
             return Self::Unused;
@@ -68,6 +70,7 @@ impl PolicyState {
             base_rtt: hpcc.base_rtt,
             requested_at: None,
             requests: 0,
+            has_answered: false,
         })
     }
 }
@@ -75,6 +78,12 @@ impl PolicyState {
 impl TelemetryMonitor {
     const fn restart(&mut self) {
         (self.requested_at, self.requests) = (None, 0);
+    }
+
+    /// Returns the time without an answer after which telemetry is missing. A receiver that computes windows sends none while queues drain.
+    fn longest_silence(&self) -> Duration {
+        let drains = self.has_answered && matches!(self.preferred, CongestionAlgorithm::HpccReceiver(_));
+        self.base_rtt * (MISSING_AFTER + if drains { RxHpcc::MAX_QUEUE } else { 0 })
     }
 }
 
@@ -105,34 +114,30 @@ impl Policy {
         matches!(self.state, PolicyState::Undecided(_))
     }
 
-    /// Returns whether the algorithm, or the one that may take over, computes with telemetry.
+    /// Returns whether the algorithm, or the one that may take over, computes with telemetry at the sender.
     pub(super) fn may_compute(&self) -> bool {
+        let computes = |algorithm: &CongestionAlgorithm| {
+            use CongestionAlgorithm::{Hpcc, HpccFair, PowerTcp};
+            matches!(algorithm, Hpcc(_) | HpccFair(_) | PowerTcp(_))
+        };
         match &self.state {
             PolicyState::Unused => false,
             PolicyState::Undecided(settings) => {
-                let better = settings.upgrade.map(|upgrade| upgrade.to);
-                let algorithms = [Some(settings.algorithm), better];
-                algorithms
-                    .into_iter()
-                    .flatten()
-                    .any(|one| !matches!(PolicyState::of(one, None), PolicyState::Unused))
+                computes(&settings.algorithm) || settings.upgrade.is_some_and(|upgrade| computes(&upgrade.to))
             }
-            PolicyState::Used(_) | PolicyState::Missing(_) => true,
+            PolicyState::Used(monitor) | PolicyState::Missing(monitor) => computes(&monitor.preferred),
         }
     }
 
     /// Returns the base round trip of the windows to which the pace of unacknowledged data is adapted; `None` if the algorithm in use has
-    /// none. PowerTCP's rate already responds to the growth of the queue, and would oscillate if the pace did so, too.
+    /// none. PowerTCP's rate already responds to the growth of the queue, and would oscillate if the pace did so, too. A receiver that
+    /// computes windows answers no probes.
     #[inline]
     pub(super) const fn window_base_rtt(&self) -> Option<Duration> {
-        match &self.state {
-            PolicyState::Used(monitor) if !matches!(monitor.preferred, CongestionAlgorithm::PowerTcp(_)) => {
-                Some(monitor.base_rtt)
-            }
-            PolicyState::Unused
-            | PolicyState::Undecided(_)
-            | PolicyState::Used(_)
-            | PolicyState::Missing(_) => None,
+        let PolicyState::Used(monitor) = &self.state else { return None };
+        match monitor.preferred {
+            CongestionAlgorithm::Hpcc(_) | CongestionAlgorithm::HpccFair(_) => Some(monitor.base_rtt),
+            _ => None,
         }
     }
 
@@ -199,7 +204,7 @@ impl Policy {
     pub(super) fn is_missing(&self, sent: Instant) -> bool {
         let PolicyState::Used(monitor) = &self.state else { return false };
         monitor.requests >= MISSING_REQUESTS
-            && monitor.requested_at.is_some_and(|requests| sent > requests + monitor.base_rtt * MISSING_AFTER)
+            && monitor.requested_at.is_some_and(|requests| sent > requests + monitor.longest_silence())
     }
 
     /// Returns the substitute if it must run from now on, because telemetry is missing.
@@ -211,7 +216,10 @@ impl Policy {
 
     /// Returns the algorithm that computes with telemetry if it must run again, because telemetry has arrived.
     pub(super) fn on_telemetry(&mut self) -> Option<CongestionAlgorithm> {
-        self.on_ready();
+        if let Some(monitor) = self.monitor_mut() {
+            monitor.restart();
+            monitor.has_answered = true;
+        }
         let PolicyState::Missing(monitor) = self.state else { return None };
         (self.state, self.is_unreported) = (PolicyState::Used(monitor), true);
         Some(monitor.preferred)
@@ -301,6 +309,22 @@ mod tests {
             !policy.is_missing(at(1000)),
             "what was requested before the setup was confirmed does not count"
         );
+    }
+
+    /// It sends none for up to 256 base round trips after a window.
+    #[test]
+    fn windows_of_a_receiver_are_missing_later_once_one_has_arrived() {
+        let CongestionAlgorithm::Hpcc(config) = hpcc() else { panic!() };
+        let mut policy = policy(CongestionAlgorithm::HpccReceiver(config), None);
+        let request = |policy: &mut Policy| (0..3).for_each(|round| policy.on_telemetry_requested(at(round)));
+        request(&mut policy);
+        assert!(!policy.is_missing(at(12)) && policy.is_missing(at(13)));
+        assert_eq!(policy.on_telemetry(), None);
+        request(&mut policy);
+        assert!(!policy.is_missing(at(268)) && policy.is_missing(at(269)));
+        assert_eq!(policy.on_missing().map(|substitute| substitute.name()), Some("dcqcn"));
+        assert_eq!(policy.take_notice(), Some(CongestionNotice::TelemetryMissing("dcqcn")));
+        assert!(!policy.may_compute(), "direct responses change nothing");
     }
 
     #[test]

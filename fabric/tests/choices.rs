@@ -105,6 +105,31 @@ fn reports_of_all_hops_keep_the_queue_short() {
     }
 }
 
+/// rtgwg-00 6.2.1: sixteen flows meet in their first round trip. Whatever brings the telemetry, all of them have slowed down before 13 µs,
+/// after a round trip and the queue that delays the first answers.
+#[test]
+fn every_flow_of_an_incast_slows_down_in_the_first_round_trips() {
+    for algorithm in
+        [CongestionAlgorithm::Hpcc, CongestionAlgorithm::HpccFair, CongestionAlgorithm::HpccReceiver]
+    {
+        let algorithm = algorithm(config(LINE, RTT));
+        for (name, in_band, probe_interval) in
+            [("in-band", Some(NonZeroU32::MIN), None), ("probes", None, Some(RTT))]
+        {
+            let congestion = Congestion { in_band, probe_interval, ..Congestion::new(algorithm) };
+            let flows = (0..16).map(|source| flow(source, 16, 500_000, 0)).collect();
+            let sampling = Sampling { every: Duration::from_nanos(500), host: 16, flows: 16 };
+            let jitter = Duration::from_nanos(100);
+            let setup = Setup::new(Topology::star(17, LINE, HOP), flows, congestion);
+            let outcome = outcome(&Setup { sampling: Some(sampling), jitter, ..setup });
+            let is_slower = |rate: &u64| *rate > 0 && *rate < LINE.as_bps() / 2;
+            let slower = outcome.series.iter().find(|row| row.rates.iter().all(is_slower)).unwrap();
+            println!("{}, {name}: below half of the line rate after {} ns", algorithm.name(), slower.time);
+            assert!(slower.time <= 13_000, "{}, {name}: {} ns", algorithm.name(), slower.time);
+        }
+    }
+}
+
 /// The increase of rtgwg-00 5 for N = 1 leaves a round trip's bytes in the queue of 16 flows.
 #[test]
 fn reported_flows_leave_a_short_queue_to_any_number_of_flows() {

@@ -204,7 +204,7 @@ fn hpcc() -> Options {
     }
 }
 
-/// rtgwg-00 6.2.1: requests for telemetry, once a round trip.
+/// rtgwg-00 6.2.1: requests for telemetry, once a round trip after the 16 of the first window.
 #[test]
 fn probes_run_only_while_data_is_in_flight_and_survive_loss() {
     let mut pair = Pair::connect(hpcc());
@@ -221,7 +221,8 @@ fn probes_run_only_while_data_is_in_flight_and_survive_loss() {
     pair.run(Duration::from_millis(20));
     let counters = pair.hosts[0].endpoint.counters();
     let rounds = pair.now.as_nanos() / BASE_RTT.as_nanos() as u64;
-    assert!(counters.probes_sent <= rounds + 1, "{} probes in {rounds} rounds", counters.probes_sent);
+    let most = rounds + 1 + 16;
+    assert!(counters.probes_sent <= most, "{} probes in {rounds} rounds", counters.probes_sent);
     assert!(counters.probes_sent >= rounds / 2);
     assert!(counters.probe_responses >= counters.probes_sent / 2 - 1);
     let probes = counters.probes_sent;

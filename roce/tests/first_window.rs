@@ -1,4 +1,4 @@
-//! A flow's first window: its data carries no telemetry before the peer confirms the setup, so probes are sent between the data packets.
+//! A flow's first window: probes are sent between the data packets, whether data carries telemetry later or not.
 
 use crate::harness::Options;
 use crate::harness::script::{PSN, Script, ack};
@@ -25,10 +25,19 @@ struct Left {
 
 /// Creates a host that starts a WRITE under HPCC++, with in-band telemetry if `in_band` is given.
 fn writing(in_band: Option<NonZeroU32>) -> Script {
+    writing_with(CongestionAlgorithm::Hpcc, in_band, None)
+}
+
+fn writing_with(
+    algorithm: fn(HpccConfig) -> CongestionAlgorithm,
+    in_band: Option<NonZeroU32>,
+    probe_interval: Option<Duration>,
+) -> Script {
     let mut script = Script::new(Options {
         mtu: Mtu::M256,
-        congestion: CongestionAlgorithm::Hpcc(HpccConfig::new(LINE, BASE_RTT, NonZeroU32::MIN)),
+        congestion: algorithm(HpccConfig::new(LINE, BASE_RTT, NonZeroU32::MIN)),
         in_band,
+        probe_interval,
         ..Options::default()
     });
     let to = Remote { address: 0x1000, rkey: roce::Rkey::new(5) };
@@ -40,19 +49,24 @@ fn writing(in_band: Option<NonZeroU32>) -> Script {
 /// Sends everything that may be sent. With its headers, a window takes more than a base round trip.
 fn send(script: &mut Script, left: &mut Left) {
     for _ in 0..200 {
-        while let Some((header, _)) = script.next_header() {
-            match header {
-                Header::Connected { bth, .. } => {
-                    left.data += 1;
-                    left.stamped += u32::from(bth.congestion & Bth::TELEMETRY != 0);
-                }
-                Header::TelemetryRequest { .. } => left.probes.push(left.data),
-                Header::TelemetrySetup { .. } => {}
-                other => panic!("{other:?}"),
-            }
-        }
-        script.wait(BASE_RTT / 100);
+        send_due(script, left);
     }
+}
+
+/// Sends what may be sent now, and waits for a hundredth of a round trip.
+fn send_due(script: &mut Script, left: &mut Left) {
+    while let Some((header, _)) = script.next_header() {
+        match header {
+            Header::Connected { bth, .. } => {
+                left.data += 1;
+                left.stamped += u32::from(bth.congestion & Bth::TELEMETRY != 0);
+            }
+            Header::TelemetryRequest { .. } => left.probes.push(left.data),
+            Header::TelemetrySetup { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    script.wait(BASE_RTT / 100);
 }
 
 fn hear(script: &mut Script, header: impl FnOnce(Bth, Feedback) -> Header, psn: u32, report: Report) {
@@ -71,6 +85,26 @@ fn probes_leave_among_the_data_of_the_first_window() {
     script.send(PSN + 19, ack(0), &[]).unwrap();
     send(&mut script, &mut left);
     assert_eq!(left, Left { data: 69, stamped: 20, ..expected });
+}
+
+/// With windows of the receiver, and with regular probes, the first window is probed as often.
+#[test]
+fn every_kind_of_telemetry_begins_with_probes_among_the_data() {
+    use CongestionAlgorithm::{Hpcc, HpccFair, HpccReceiver, PowerTcp};
+    for algorithm in [Hpcc, HpccFair, HpccReceiver, PowerTcp] {
+        for (in_band, probe_interval) in [(EVERY, None), (None, Some(BASE_RTT))] {
+            let (mut script, mut left) = (writing_with(algorithm, in_band, probe_interval), Left::default());
+            // Half a round trip.
+            for _ in 0..50 {
+                send_due(&mut script, &mut left);
+            }
+            assert!(left.data >= 20 && left.probes.len() >= 5, "{left:?}");
+        }
+    }
+    let mut script = writing_with(Hpcc, None, None);
+    let mut left = Left::default();
+    send(&mut script, &mut left);
+    assert_eq!(left.probes, [0; 0], "no telemetry is configured");
 }
 
 /// An acknowledgement returns telemetry, so it is requested every 390 bytes, a 32nd of the window. Without telemetry, a sixteenth is

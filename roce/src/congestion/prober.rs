@@ -26,7 +26,8 @@ const TIMED: usize = 16;
 /// regular probes, those of a thousand slow flows used 3 % of their link.
 const WHILE_HELD: u32 = 48;
 
-/// Probes among the data of a flow's first window, which carries no telemetry because the peer has not confirmed the setup.
+/// Probes among the data of a flow's first window: data carries no telemetry before the peer has confirmed the setup, and regular probes
+/// are a base round trip apart.
 const FIRST_WINDOW_PROBES: u64 = 16;
 
 /// Returns the time until the next probe after `unanswered` unanswered ones. It doubles from the eighth on, so that an outage at the start
@@ -131,9 +132,11 @@ impl Prober {
         self.has_unacknowledged
     }
 
+    /// Records unacknowledged data, which has probes of its own instead of those of the first window.
     #[inline]
     pub(super) const fn on_unacknowledged_data(&mut self) {
         self.has_unacknowledged = self.is_used();
+        self.first_window = 0;
     }
 
     /// Sets the interval for unacknowledged data, because the algorithm changed.

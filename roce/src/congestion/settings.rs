@@ -155,6 +155,14 @@ impl Congestion {
         }
     }
 
+    /// Returns the parameters of the algorithm if probes are sent among the data of its first window: it computes with telemetry, and does
+    /// so from the start.
+    pub(super) fn probed_first_window(&self) -> Option<&HpccConfig> {
+        let has_telemetry = self.in_band.is_some() || self.probe_interval.is_some();
+        let is_discovery = self.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
+        self.algorithm.as_hpcc().filter(|_| has_telemetry && !is_discovery)
+    }
+
     /// Returns the settings for a service without acknowledgements. Feedback cannot arrive in them, so only probes measure the path.
     pub(crate) fn for_unacknowledged_data(&self) -> Self {
         let base_rtt = self.algorithm.as_hpcc().map(|hpcc| hpcc.base_rtt);

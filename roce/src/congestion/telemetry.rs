@@ -122,7 +122,7 @@ impl Telemetry {
         let paths = Paths::new(choice, path, qpn, settings.line_rate()).map(Box::new);
         let is_discovery = settings.upgrade.is_some_and(|upgrade| upgrade.when == When::TelemetryAnswered);
         let mut prober = Prober::new(settings.probe_interval, base_rtt);
-        if let Some(config) = settings.computed_by_data() {
+        if let Some(config) = settings.probed_first_window() {
             prober = prober.first_window(config.initial_window());
         }
         let telemetry = Self {

@@ -1,5 +1,7 @@
 //! Asynchronous events (IBA 11.6.3).
 
+use crate::wire::IN_BAND_ROOM;
+use crate::wire::telemetry::MAX_HOPS;
 use crate::{CqId, QpFailure, Qpn, SrqId, Unreachable};
 use alloc::collections::VecDeque;
 use cc::Instant;
@@ -58,6 +60,11 @@ pub enum CongestionNotice {
     TelemetryMissing(&'static str),
     /// Telemetry has returned, and this algorithm runs from now on.
     TelemetryRestored(&'static str),
+    /// Data packets have no room for the telemetry of this many switches, or probes have none for more. Reported once.
+    LongPath {
+        /// Switches that a probe counted, at most [`MAX_HOPS`](crate::wire::telemetry::MAX_HOPS).
+        switches: u8,
+    },
     /// The configured base round trip differs from that of the empty path. Reported once.
     WrongBaseRtt {
         /// Configured value.
@@ -77,6 +84,18 @@ impl fmt::Display for CongestionChange {
         let (why, algorithm) = match self.notice {
             CongestionNotice::TelemetryMissing(algorithm) => ("no telemetry comes back", algorithm),
             CongestionNotice::TelemetryRestored(algorithm) => ("telemetry comes back again", algorithm),
+            CongestionNotice::LongPath { switches: MAX_HOPS } => {
+                return write!(
+                    f,
+                    "the path has {MAX_HOPS} switches or more, and telemetry counts no more: queues behind them are not seen"
+                );
+            }
+            CongestionNotice::LongPath { switches } => {
+                return write!(
+                    f,
+                    "the path has {switches} switches, and data packets have room for the telemetry of {IN_BAND_ROOM}: probes carry it from now on"
+                );
+            }
             CongestionNotice::WrongBaseRtt { configured, measured } => {
                 let short = if measured > configured { "too short" } else { "too long" };
                 return write!(

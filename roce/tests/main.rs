@@ -30,6 +30,7 @@ mod hostile_replay;
 mod hostile_requests;
 mod hostile_selective;
 mod linux_requester;
+mod long_paths;
 mod marks;
 mod model;
 mod multicast;

@@ -37,7 +37,9 @@ impl PeerMoves {
     pub(super) fn turn(&mut self, now: Instant, around: Context<'_>) -> bool {
         while let Some(change) = around.endpoint.poll_congestion_change() {
             match change.notice {
-                CongestionNotice::WrongBaseRtt { .. } => tracing::warn!("{change}"),
+                CongestionNotice::WrongBaseRtt { .. } | CongestionNotice::LongPath { .. } => {
+                    tracing::warn!("{change}")
+                }
                 CongestionNotice::TelemetryMissing(_) | CongestionNotice::TelemetryRestored(_) => {
                     tracing::info!("{change}")
                 }

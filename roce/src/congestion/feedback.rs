@@ -6,7 +6,9 @@ use super::reporter::RATIO_ONE;
 use super::seal::SealedFields;
 use super::telemetry::Telemetry;
 use super::{CongestionControl, Transport};
-use crate::wire::{Bth, Feedback, Frame, Header, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup};
+use crate::wire::{
+    Bth, Feedback, Frame, Header, IN_BAND_ROOM, MAX_FEEDBACK, Opcode, Report, SETUP_LENGTH, Seal, Setup,
+};
 use crate::{Counters, Discard};
 use cc::{Ack, ActiveFlows, CongestionController, Inflight, ReceiverLink};
 
@@ -126,6 +128,9 @@ impl CongestionControl {
         let rate = report.path().and_then(|path| path.hops().map(|(_, hop)| hop.bandwidth).max());
         let enables_ect =
             hops.is_some_and(|hops| self.on_probe_answered(hops, rate, sample.ack.rtt, &transport.sequence));
+        if let (Some(hops), Some(path), Some(telemetry)) = (hops, report.path(), &mut self.telemetry) {
+            telemetry.on_path_length(path.path_id(), hops);
+        }
         self.on_report(&sample.ack, sample.path, report);
         if let Some(rtt) = sample.ack.rtt {
             self.measure_rtt(transport.now, rtt);
@@ -217,9 +222,13 @@ impl CongestionControl {
             self.on_telemetry_received();
         }
         let path = report.path();
-        let base_rtt = self.telemetry.as_mut().and_then(|telemetry| telemetry.base_rtt.as_mut());
-        if let (Some(base_rtt), Some(path)) = (base_rtt, &path) {
-            base_rtt.on_telemetry(path);
+        if let (Some(telemetry), Some(path)) = (&mut self.telemetry, &path) {
+            if report.hops() == Some(IN_BAND_ROOM) {
+                telemetry.on_full_telemetry(ack.now, path.path_id());
+            }
+            if let Some(base_rtt) = &mut telemetry.base_rtt {
+                base_rtt.on_telemetry(path);
+            }
         }
         let Some(flow) = &mut self.flow else { return };
         let algorithm = flow.algorithm_mut();

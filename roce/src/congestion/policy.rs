@@ -24,6 +24,17 @@ const MIN_LINE_RATE: Rate = Rate::from_mbps(1);
 pub(super) struct Policy {
     state: PolicyState,
     is_unreported: bool,
+    long_path: LongPath,
+}
+
+/// Whether it is reported, once, that data packets have no room for the telemetry of the path.
+#[derive(Clone, Copy, Debug, Default)]
+enum LongPath {
+    #[default]
+    Unknown,
+    /// Number of switches.
+    Unreported(u8),
+    Reported,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +104,7 @@ impl Policy {
             Some(_) => PolicyState::Undecided(Box::new(*settings)),
             None => PolicyState::of(settings.algorithm, None),
         };
-        Self { state, is_unreported: false }
+        Self { state, is_unreported: false, long_path: LongPath::Unknown }
     }
 
     pub(super) const fn set_substitute(&mut self, substitute: CongestionAlgorithm) {
@@ -225,13 +236,24 @@ impl Policy {
         Some(monitor.preferred)
     }
 
-    #[inline]
-    pub(super) const fn has_unreported(&self) -> bool {
-        self.is_unreported
+    /// Reports that the path has this many switches, more than packets have room for.
+    pub(super) const fn on_long_path(&mut self, switches: u8) {
+        if let LongPath::Unknown = self.long_path {
+            self.long_path = LongPath::Unreported(switches);
+        }
     }
 
-    /// Returns the unreported change, once.
+    #[inline]
+    pub(super) const fn has_unreported(&self) -> bool {
+        self.is_unreported || matches!(self.long_path, LongPath::Unreported(_))
+    }
+
+    /// Returns the oldest unreported change, once.
     pub(super) fn take_notice(&mut self) -> Option<CongestionNotice> {
+        if let LongPath::Unreported(switches) = self.long_path {
+            self.long_path = LongPath::Reported;
+            return Some(CongestionNotice::LongPath { switches });
+        }
         if !core::mem::replace(&mut self.is_unreported, false) {
             return None;
         }

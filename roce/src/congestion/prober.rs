@@ -4,7 +4,7 @@ use crate::{Discard, Psn};
 use cc::{Ack, Instant};
 use core::time::Duration;
 
-/// Hops that a probe has room for.
+/// Hops that the first probes have room for.
 pub(super) const PROBE_ROOM: u8 = 8;
 
 /// Least time between two probes: more probes would displace the data that they measure.
@@ -234,6 +234,19 @@ impl Prober {
     fn set_while_held(&mut self) {
         self.while_held =
             self.interval.or(self.unacknowledged_interval).map(|interval| interval * WHILE_HELD);
+    }
+
+    /// Probes all data once an `interval`, because data packets have no room for the telemetry of the path.
+    pub(super) fn probe_all(&mut self, interval: Duration) {
+        self.interval = Some(interval.max(MIN_INTERVAL));
+        self.set_while_held();
+    }
+
+    /// Sends a probe now, unless the last one was sent less than `interval` ago.
+    pub(super) fn probe_once(&mut self, now: Instant, interval: Duration) {
+        if self.last_sent.is_none_or(|last| now.saturating_since(last) >= interval) {
+            (self.first_window, self.left) = (self.next + 1, 0);
+        }
     }
 
     pub(super) const fn psn(&self) -> Psn {

@@ -7,7 +7,7 @@ use super::sampler::ETA_ONE;
 use super::signals::Signals;
 use crate::wire::format::{Hops, Reading};
 use crate::wire::telemetry::{HopRecord, IntHeader, MAX_HOPS};
-use crate::wire::{Frame, Header, Records, Report, ReportKind, Reverse, Setup};
+use crate::wire::{Frame, Header, IN_BAND_ROOM, Records, Report, ReportKind, Reverse, Setup};
 use crate::{Discard, Psn};
 use alloc::boxed::Box;
 use cc::{
@@ -126,6 +126,15 @@ impl Reporter {
             let report = match frame.network.telemetry() {
                 Some(carried) => carried.read().and_then(|reading| self.on_reading(now, &reading, flows)),
                 None => self.on_records(now, int, int.records(frame.payload), flows),
+            };
+            // The sender must know that its path is too long for telemetry in data, which windows do not say.
+            let report = match &self.receiver {
+                Some(receiver) if report.is_none() && int.hops() > IN_BAND_ROOM => {
+                    let base_rtt = receiver.hpcc().config().base_rtt;
+                    let records = self.paths.active();
+                    report_on_inactive_path(records, (now, base_rtt), int, frame, self.ratio_only)
+                }
+                _ => report,
             };
             let carrier = if matches!(report, Some(Report::Window(_))) {
                 ReportCarrier::Either

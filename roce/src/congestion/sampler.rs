@@ -32,6 +32,8 @@ pub(super) struct Sampler {
     subscribe: bool,
     /// Data packets until the next that carries telemetry.
     left: u32,
+    /// Data packets carry no telemetry, because the path has more switches than they have room for.
+    is_suspended: bool,
 }
 
 impl Sampler {
@@ -57,7 +59,19 @@ impl Sampler {
         };
         let setup = setup(config, reverse, reports);
         let handshake = SetupHandshake { setup, is_confirmed: false, attempts: 0, next_at: Instant::ZERO };
-        Self { handshake: Some(handshake), every, subscribe, left: 0 }
+        Self { handshake: Some(handshake), every, subscribe, left: 0, is_suspended: false }
+    }
+
+    /// Stops or resumes telemetry in data packets. Returns whether that is a change.
+    pub(super) const fn suspend(&mut self, is_suspended: bool) -> bool {
+        let is_change = self.every.is_some() && self.is_suspended != is_suspended;
+        self.is_suspended = is_suspended && self.every.is_some();
+        is_change
+    }
+
+    /// Returns whether data packets would carry telemetry, if they had room for that of the path.
+    pub(super) const fn is_suspended(&self) -> bool {
+        self.is_suspended
     }
 
     /// Returns whether data packets carry telemetry, or subscribe to direct responses.
@@ -118,6 +132,7 @@ impl Sampler {
     pub(super) fn is_due(&self) -> bool {
         self.left == 0
             && self.every.is_some()
+            && !self.is_suspended
             && self.handshake.is_some_and(|handshake| handshake.is_confirmed)
     }
 

@@ -10,9 +10,10 @@ use super::sampler::Sampler;
 use super::seal::FeedbackAuth;
 use super::settings::{Congestion, When};
 use crate::wheel::earliest_of;
-use crate::wire::telemetry::IntHeader;
+use crate::wire::telemetry::{IntHeader, MAX_HOPS};
 use crate::wire::{
-    Bth, Format, Header, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH, Subscription, Template,
+    Bth, Format, Header, IN_BAND_ROOM, MAX_IN_BAND, Mac, Numbers, Path, Report, SUBSCRIPTION_LENGTH,
+    Subscription, Template,
 };
 use crate::{Discard, Qpn};
 use alloc::boxed::Box;
@@ -83,6 +84,10 @@ pub(super) struct Telemetry {
     pub(super) policy: Policy,
     /// Measurement of the base round trip, if none is configured or telemetry can verify it.
     pub(super) base_rtt: Option<BaseRtt>,
+    /// Path id of the last probe's answer, for HPCC INT.
+    probed_path: Option<u16>,
+    /// Hops that the next probe has room for.
+    probe_room: u8,
 }
 
 impl Default for Telemetry {
@@ -99,6 +104,8 @@ impl Default for Telemetry {
             paths: None,
             policy: Policy::default(),
             base_rtt: None,
+            probed_path: None,
+            probe_room: PROBE_ROOM,
         }
     }
 }
@@ -137,6 +144,8 @@ impl Telemetry {
             paths,
             policy: Policy::new(settings),
             base_rtt: base_rtt_of(settings),
+            probed_path: None,
+            probe_room: PROBE_ROOM,
         };
         telemetry.is_used().then_some(telemetry)
     }
@@ -173,6 +182,41 @@ impl Telemetry {
     #[inline]
     pub(super) fn rounds_in_flight(&self) -> u64 {
         if self.policy.window_base_rtt().is_some() { self.prober.unanswered().saturating_sub(1) } else { 1 }
+    }
+
+    /// Handles the number of switches that a probe has counted. Data packets have room for 5: on a longer path, probes replace telemetry in
+    /// data. Otherwise the congestion of the later links would not be seen. Probes have room for 8, and for 15 once that was too little.
+    pub(super) fn on_path_length(&mut self, path_id: u16, switches: u8) {
+        if self.format != Format::Hpcc {
+            return;
+        }
+        // There may be more switches than the probe had room for.
+        let is_cut = switches >= self.probe_room && switches < MAX_HOPS;
+        if is_cut {
+            self.probe_room = MAX_HOPS;
+        }
+        self.probed_path = (!is_cut).then_some(path_id);
+        let is_long = switches > IN_BAND_ROOM;
+        let is_change = self.sampler.suspend(is_long);
+        if is_change && !is_long {
+            self.prober.only_unacknowledged();
+        }
+        if let Some(base_rtt) = self.base_rtt.as_ref().filter(|_| is_change && is_long) {
+            self.prober.probe_all(base_rtt.effective(false));
+        }
+        let replaces_data = is_long && self.sampler.is_suspended();
+        if !is_cut && (replaces_data || switches == MAX_HOPS) {
+            self.policy.on_long_path(switches);
+        }
+    }
+
+    /// Handles the path of full telemetry in data: unless a probe has counted its switches, one is sent, at most once a base round trip.
+    #[cold]
+    pub(super) fn on_full_telemetry(&mut self, now: Instant, path_id: u16) {
+        let base_rtt = self.base_rtt.as_ref().filter(|_| self.probed_path != Some(path_id));
+        if let Some(base_rtt) = base_rtt.filter(|_| self.format == Format::Hpcc) {
+            self.prober.probe_once(now, base_rtt.effective(false));
+        }
     }
 
     pub(super) const fn format(&self) -> Format {
@@ -227,7 +271,7 @@ impl Telemetry {
             let bth = Bth { congestion: Bth::TELEMETRY, ..bth };
             return (Header::DatagramTelemetryRequest { bth, queue_key, source }, 0);
         }
-        let int = IntHeader::with_room(if matches!(self.format, Format::Hpcc) { PROBE_ROOM } else { 0 });
+        let int = IntHeader::with_room(if matches!(self.format, Format::Hpcc) { self.probe_room } else { 0 });
         (Header::TelemetryRequest { bth, int }, int.room_bytes())
     }
 

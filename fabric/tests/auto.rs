@@ -4,6 +4,7 @@
 
 use cc::{HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Outcome, Sampling, Setup, Topology, run, window};
+use ferroce_fabric::{Probability, Red};
 use roce::qp::{Congestion, CongestionAlgorithm, Unknown, Upgrade, When};
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -15,8 +16,8 @@ const RTT: Duration = Duration::from_nanos(4_400);
 /// Base RTT of a configuration that does not set one.
 const PLACEHOLDER: Duration = Congestion::FIRST_BASE_RTT;
 
-/// Returns the congestion control of `cc = "auto"` in `ferroce-verbs` on a port of 100 Gb/s.
-fn auto() -> Congestion {
+/// Returns the congestion control of `cc = "auto"` in `ferroce-verbs` on a port of this rate.
+fn auto(line: Rate) -> Congestion {
     let least = Rate::from_mbps(1);
     let flows = NonZeroU32::MIN;
     let fair = HpccConfig {
@@ -24,7 +25,7 @@ fn auto() -> Congestion {
         target_utilisation: 0.97,
         max_stage: 0,
         additive_increase: Rate::from_bps(0),
-        ..HpccConfig::new(LINE, PLACEHOLDER, flows)
+        ..HpccConfig::new(line, PLACEHOLDER, flows)
     };
     let upgrade = Upgrade { when: When::TelemetryAnswered, to: CongestionAlgorithm::HpccFair(fair) };
     Congestion {
@@ -43,18 +44,19 @@ fn tuned(rtt: Duration) -> Congestion {
         .probing(Some(rtt))
 }
 
-fn simulate(flows: u32, congestion: Congestion) -> Outcome {
-    let bytes = 40_000_000 / u64::from(flows);
+/// `flows` hosts write `bytes` each to one other host, over links of rate `line`.
+fn star(flows: u32, line: Rate, bytes: u64, congestion: Congestion) -> Setup {
     let flow =
         |source| Flow { source, destination: flows, bytes, start: Duration::ZERO, is_incast: false, dscp: 0 };
+    let topology = Topology::star(flows as usize + 1, line, Duration::from_micros(1));
+    let jitter = Duration::from_nanos(100);
+    Setup { jitter, ..Setup::new(topology, (0..flows).map(flow).collect(), congestion) }
+}
+
+fn simulate(flows: u32, congestion: Congestion) -> Outcome {
     let sampling = Sampling { every: Duration::from_micros(1), host: flows, flows: flows as usize };
-    let topology = Topology::star(flows as usize + 1, LINE, Duration::from_micros(1));
-    let setup = Setup {
-        sampling: Some(sampling),
-        jitter: Duration::from_nanos(100),
-        ..Setup::new(topology, (0..flows).map(flow).collect(), congestion)
-    };
-    run(&setup, &mut |_, _, _| {}).unwrap()
+    let star = star(flows, LINE, 40_000_000 / u64::from(flows), congestion);
+    run(&Setup { sampling: Some(sampling), ..star }, &mut |_, _, _| {}).unwrap()
 }
 
 /// Returns the link's rate (Gb/s) and the 99th percentile of its queue (packets), from 1 ms on.
@@ -69,13 +71,41 @@ fn steady(flows: u32, congestion: Congestion) -> (f64, f64) {
 #[test]
 fn auto_matches_a_configured_rtt_in_rate_and_queue() {
     for flows in [1, 2, 8, 16] {
-        let (told, found) = (steady(flows, tuned(RTT)), steady(flows, auto()));
+        let (told, found) = (steady(flows, tuned(RTT)), steady(flows, auto(LINE)));
         println!(
             "{flows:>2} flows: tuned {:.1} Gb/s, {:.1} packets; auto {:.1} Gb/s, {:.1}",
             told.0, told.1, found.0, found.1
         );
         assert!(found.0 >= told.0 - 2.0, "{flows} flows: {found:?}, tuned {told:?}");
         assert!(found.1 <= told.1 + 2.0, "{flows} flows: {found:?}, tuned {told:?}");
+    }
+}
+
+/// A fabric that only marks, and peers without probes or switches whose rate has no code. When the window opened from 64 to 512 KiB at
+/// once, DCQCN cut the rates to a hundredth while that queue drained, and the flows retransmitted packets that waited in it.
+#[test]
+fn marks_alone_keep_the_link_busy() {
+    let step = Red { from: 20_000, to: 20_000, most: Probability::ALWAYS };
+    let slope = Red { from: 100_000, to: 400_000, most: Probability::new(0.2).unwrap() };
+    let slow = Rate::from_gbps(30);
+    for (deaf, line, red, counts) in [
+        (true, LINE, step, &[1, 2, 4, 16][..]),
+        (true, LINE, slope, &[1, 2, 4, 16]),
+        (false, slow, step, &[1, 2, 4]),
+    ] {
+        for &flows in counts {
+            let star = star(flows, line, 100_000_000 / u64::from(flows), auto(line));
+            let sampling = Sampling { every: Duration::from_micros(10), host: flows, flows: flows as usize };
+            let setup = Setup { sampling: Some(sampling), deaf, red: Some(red), ..star };
+            let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+            let (first, _) = ends(&outcome);
+            let (busy, ..) = window(&outcome.series, Duration::from_millis(1), first).unwrap();
+            let share = busy * 1e9 / line.as_bps() as f64;
+            let name = format!("{line}, marks from {} B, {flows} flows", red.from);
+            println!("{name}: {share:.3} busy");
+            assert!(share >= 0.95, "{name}: {share}");
+            assert_eq!(outcome.retransmitted, 0, "{name}");
+        }
     }
 }
 
@@ -99,7 +129,7 @@ fn late_starts(
     let setup = Setup {
         sampling: Some(sampling),
         jitter: Duration::from_nanos(100),
-        ..Setup::new(topology, (0..flows).map(flow).collect(), auto())
+        ..Setup::new(topology, (0..flows).map(flow).collect(), auto(LINE))
     };
     run(&setup, &mut |_, _, _| {}).unwrap()
 }

@@ -145,8 +145,8 @@ fn without_telemetry_a_fixed_window_stays_and_no_answer_is_dropped() {
     }
 }
 
-/// Many flows that start together each send this much before any feedback arrives. The window opens with the first answer to a probe, or
-/// with the third unanswered probe.
+/// Many flows that start together each send this much before any feedback arrives. The window grows by the bytes acknowledged after the
+/// first answer to a probe without telemetry, or after the third unanswered probe. If it were 512 KiB at once, marks would arrive too late.
 #[test]
 fn at_most_64_kib_leave_before_the_path_is_known() {
     for answers in [true, false] {
@@ -164,6 +164,9 @@ fn at_most_64_kib_leave_before_the_path_is_known() {
         assert_eq!(pair.reports()[0].unwrap().window, 64 << 10);
         assert_eq!(algorithm_after(&mut pair), "fixed");
         assert_eq!(sent.get(), (64 << 10, true), "probes are answered: {answers}");
+        let grown = pair.reports()[0].unwrap().window;
+        assert!((65 << 10..512 << 10).contains(&grown), "{grown}");
+        assert_eq!(algorithm_after(&mut pair), "fixed");
         assert_eq!(pair.reports()[0].unwrap().window, 512 << 10);
     }
 }

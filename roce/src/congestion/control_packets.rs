@@ -8,7 +8,7 @@ use crate::wire::{Bth, Header, Opcode, Template};
 use crate::{Counters, Psn};
 use cc::Instant;
 
-/// Unanswered probes after which the first window is no longer limited if data is acknowledged: the peer most likely answers none.
+/// Unanswered probes after which the first window grows if data is acknowledged: the peer most likely answers none.
 const MAX_UNANSWERED_AT_START: u64 = 3;
 
 impl CongestionControl {
@@ -137,7 +137,7 @@ impl CongestionControl {
         if let (MAX_UNANSWERED_AT_START.., Some(flow)) = (telemetry.prober.unanswered(), &mut self.flow)
             && flow.round_trip().is_some()
         {
-            flow.open_window();
+            flow.grow_window();
         }
         // No other packet measures unacknowledged data.
         let is_given_up = telemetry.prober.is_given_up() && !transport.is_sending;

@@ -1,7 +1,6 @@
 //! Telemetry that the peer's packets carry, and the peer's answers to this side's telemetry.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
-use super::pacing::Flow;
 use super::reporter::RATIO_ONE;
 use super::seal::SealedFields;
 use super::telemetry::Telemetry;
@@ -117,7 +116,9 @@ impl CongestionControl {
         telemetry.prober.on_peer_answered();
         let sample = telemetry.match_probe(bth, feedback.report, transport)?;
         counters.probe_responses += 1;
-        self.flow.as_mut().map(Flow::open_window);
+        if let Some(flow) = &mut self.flow {
+            if feedback.report.hops() == Some(0) { flow.grow_window() } else { flow.open_window() }
+        }
         Ok(sample.is_some_and(|sample| self.apply_sample(&sample, feedback.report, transport)))
     }
 

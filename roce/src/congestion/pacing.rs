@@ -4,9 +4,12 @@ use crate::wire::Bth;
 use cc::{Ack, Algorithm, CongestionController, Instant, Rate};
 use core::time::Duration;
 
-/// Window in bytes of a flow without a measurement of its path: 100 Gb/s over 5 µs. Flows that start together send as many bytes each
-/// before any feedback arrives.
-const FIRST_WINDOW: u64 = 64 << 10;
+/// Window in KiB of a flow without a measurement of its path: 100 Gb/s over 5 µs. Flows that start together send as many bytes each before
+/// any feedback arrives.
+const FIRST_WINDOW: u16 = 64;
+
+/// Value of [`Flow::limit`] without a limit.
+const OPEN: u16 = u16::MAX;
 
 /// Burst in bytes with which a delayed queue pair catches up. Pollers pause occasionally. With a smaller burst, every pause would lose
 /// bandwidth; with a larger one, the burst would queue in the network.
@@ -32,8 +35,8 @@ pub(super) struct Flow {
     data_bits: u8,
     /// Window in bytes and pacing rate, read when the turn began.
     window: u64,
-    /// The path is not measured: the window is at most [`FIRST_WINDOW`].
-    is_first_window: bool,
+    /// Limit of the window until the path is measured, KiB: at first [`FIRST_WINDOW`], more if it grows, and [`OPEN`] without a limit.
+    limit: u16,
     rate: Option<Rate>,
     /// When the bytes sent so far have been transmitted at the pacing rate.
     free_at: Instant,
@@ -51,7 +54,7 @@ impl Flow {
             algorithm,
             data_bits,
             window,
-            is_first_window: false,
+            limit: OPEN,
             rate,
             free_at: Instant::ZERO,
             pace_factor: PACE_ONE,
@@ -65,19 +68,27 @@ impl Flow {
     }
 
     pub(super) fn next_window(&self) -> u64 {
-        let limit = if self.is_first_window { FIRST_WINDOW } else { u64::MAX };
+        let limit = if self.limit == OPEN { u64::MAX } else { u64::from(self.limit) << 10 };
         self.algorithm.window().min(limit)
     }
 
     /// Limits the window to [`FIRST_WINDOW`] until [`open_window`](Self::open_window).
     pub(super) fn limit_window(&mut self) {
-        self.is_first_window = true;
+        self.limit = FIRST_WINDOW;
         self.begin_turn();
     }
 
-    /// Ends the limit on the window, because the path is measured, or cannot be.
+    /// Ends the limit on the window, because the path is measured.
     pub(super) const fn open_window(&mut self) {
-        self.is_first_window = false;
+        self.limit = OPEN;
+    }
+
+    /// Doubles the limit in each round trip from now on, because the path cannot be measured. If switches mark the packets, a mark ends
+    /// this before a queue of several windows exists.
+    pub(super) const fn grow_window(&mut self) {
+        if self.limit == FIRST_WINDOW {
+            self.limit += 1;
+        }
     }
 
     #[inline]
@@ -164,6 +175,9 @@ impl Flow {
             let last = if rtt.as_secs() == 0 { rtt.subsec_nanos().max(1) } else { u32::MAX };
             let (before, least) = self.round_trip;
             self.round_trip = (last, if before == 0 { last } else { least.min(last) });
+        }
+        if self.limit != OPEN && self.limit > FIRST_WINDOW {
+            self.limit = self.limit.saturating_add(u16::try_from(bytes.div_ceil(1024)).unwrap_or(OPEN));
         }
         let acked_bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         // A READ request has no payload bytes, but its mark counts.

@@ -91,19 +91,26 @@ impl CompletionQueues {
     }
 
     pub(crate) fn push(&mut self, cq: CqId, completion: Completion) {
+        self.push_all(cq, core::iter::once(completion));
+    }
+
+    #[inline]
+    pub(crate) fn push_all(&mut self, cq: CqId, completions: impl Iterator<Item = Completion>) {
         let Some(Some(queue)) = self.queues.get_mut(cq.0 as usize) else { return };
         // No completion follows a lost one, so that the polled completions have no gap.
         if queue.overflowed {
             return;
         }
-        if queue.entries.len() == queue.depth {
-            self.overflow(cq);
-            return;
-        }
-        queue.entries.push(completion);
-        if !queue.is_filled {
-            queue.is_filled = true;
-            self.filled.push_back(cq);
+        for completion in completions {
+            if queue.entries.len() == queue.depth {
+                self.overflow(cq);
+                return;
+            }
+            queue.entries.push(completion);
+            if !queue.is_filled {
+                queue.is_filled = true;
+                self.filled.push_back(cq);
+            }
         }
     }
 

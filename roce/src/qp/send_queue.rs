@@ -50,7 +50,7 @@ impl SendQueue {
 
     /// Returns the requests in two slices, oldest first.
     #[inline]
-    fn parts(&self) -> (&[Wqe], &[Wqe]) {
+    pub(super) fn parts(&self) -> (&[Wqe], &[Wqe]) {
         let (behind, from) = self.places.split_at(self.first as usize);
         let in_front = self.len().min(from.len());
         (&from[..in_front], &behind[..self.len() - in_front])

@@ -82,6 +82,12 @@ impl Wqe {
         self.is_local
     }
 
+    /// Returns whether an acknowledgement of its packets completes the request.
+    #[inline]
+    pub(super) const fn is_plain(&self) -> bool {
+        !self.is_answered && !self.is_local
+    }
+
     pub(super) const fn is_pending(&self) -> bool {
         self.is_local() && !self.is_done
     }

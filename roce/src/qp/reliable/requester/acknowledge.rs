@@ -151,7 +151,17 @@ impl Requester {
         let before = self.sequence.una;
         let bytes_before = self.queue.bytes_before(before);
         let mut done = 0;
-        if before < up_to {
+        if before < up_to
+            && let Some(plain) = self.queue.plain_before(up_to)
+        {
+            let all = identity.signal_all;
+            for part in &plain {
+                let signalled = part.iter().filter(|wqe| all || wqe.request.signalled);
+                context.cqs.push_all(identity.send_cq, signalled.map(|wqe| success(wqe, identity)));
+                done += part.len();
+            }
+            self.sequence.una = up_to;
+        } else if before < up_to {
             let mut una = before;
             let is_done = |wqe: &&Wqe| {
                 if !wqe.is_answered() {
@@ -233,7 +243,8 @@ impl Requester {
         let rtt = self.take_sample(now);
         let has_ack_request = self.ack_requests.end() > una;
         self.timers.retransmission.restart(has_ack_request, now);
-        self.timers.probe.set(self.probe_due(now).filter(|_| has_ack_request));
+        let probe_due = if has_ack_request { self.probe_due(now) } else { None };
+        self.timers.probe.set(probe_due);
         let lost = self.recovery.is_selective() && self.after_progress(now);
         (rtt, lost)
     }

@@ -10,25 +10,28 @@ pub(super) struct RequestQueue {
     requests: SendQueue,
     /// Index of the request that contains the next packet; the queue's length if everything is sent.
     next: u32,
+    mtu: u16,
+    /// All requests that were posted since the queue was last empty complete when their packets are acknowledged: none awaits an answer or
+    /// is local.
+    is_plain: bool,
     /// Number after the last packet of the last request.
     end: u64,
     /// Payload bytes of all requests ever posted.
     bytes: u64,
-    mtu: u32,
 }
 
 impl RequestQueue {
     pub(super) const fn new() -> Self {
-        Self { requests: SendQueue::new(), next: 0, end: 0, bytes: 0, mtu: 256 }
+        Self { requests: SendQueue::new(), next: 0, mtu: 256, is_plain: true, end: 0, bytes: 0 }
     }
 
     pub(super) const fn set_mtu(&mut self, mtu: u32) {
-        self.mtu = mtu;
+        self.mtu = mtu as u16;
     }
 
     #[inline]
     pub(super) const fn mtu(&self) -> u32 {
-        self.mtu
+        self.mtu as u32
     }
 
     /// Resets everything except the capacity.
@@ -42,6 +45,7 @@ impl RequestQueue {
     #[inline]
     #[expect(clippy::arithmetic_side_effects, reason = "packet numbers and byte counts stay far below 2^64")]
     pub(super) fn post(&mut self, checked: &mut CheckedSend, most: u32) {
+        let (mtu, is_first) = (self.mtu(), self.requests.len() == 0);
         let wqe = self.requests.push(checked, most);
         let packets = match wqe.request.operation {
             SendOperation::Bind(_) | SendOperation::LocalInvalidate { .. } => 0,
@@ -53,9 +57,10 @@ impl RequestQueue {
             | SendOperation::SendInvalidate { .. }
             | SendOperation::SendTo { .. }
             | SendOperation::Write { .. }
-            | SendOperation::Read { .. } => wqe::packets(wqe.length, self.mtu),
+            | SendOperation::Read { .. } => wqe::packets(wqe.length, mtu),
         };
         let sends = wqe.begin(self.end, packets, self.bytes);
+        self.is_plain = (self.is_plain || is_first) && wqe.is_plain();
         self.end += u64::from(packets);
         self.bytes += u64::from(sends);
     }
@@ -145,6 +150,20 @@ impl RequestQueue {
         self.requests.iter().take_while(move |wqe| wqe.first < end)
     }
 
+    /// Returns the requests that end before packet `end`, oldest first in two slices, if an acknowledgement of all packets before `end`
+    /// completes them; `None` if it may not.
+    #[inline]
+    pub(super) fn plain_before(&self, end: u64) -> Option<[&[Wqe]; 2]> {
+        if !self.is_plain {
+            return None;
+        }
+        let done = |part: &[Wqe]| part.partition_point(|wqe| wqe.end() <= end);
+        let (front, back) = self.requests.parts();
+        let in_front = done(front);
+        let in_back = if in_front == front.len() { done(back) } else { 0 };
+        Some([front.get(..in_front)?, back.get(..in_back)?])
+    }
+
     #[inline]
     pub(super) fn forget(&mut self, done: usize) {
         self.requests.forget(done);
@@ -170,7 +189,7 @@ impl RequestQueue {
 
     #[inline]
     fn bytes_at(&self, index: usize, number: u64) -> u64 {
-        self.requests.get(index).map_or(self.bytes, |wqe| wqe.stream_at(number, self.mtu))
+        self.requests.get(index).map_or(self.bytes, |wqe| wqe.stream_at(number, self.mtu()))
     }
 }
 
@@ -216,6 +235,26 @@ pub(super) mod tests {
         assert_eq!(found, [Some(0), Some(0), Some(0), Some(1), Some(1), Some(2), None]);
         let ids = |from, end| queue.range(from, end).map(|wqe| wqe.request.id).collect::<Vec<_>>();
         assert_eq!((ids(2, 5), ids(3, 6), ids(0, 0)), (vec![0, 1], vec![1, 2], vec![]));
+    }
+
+    #[test]
+    fn requests_are_plain_while_no_read_is_among_them() {
+        let mut queue = queue();
+        assert!(queue.plain_before(6).is_none());
+        queue.forget(3);
+        let data = Data::from(crate::qp::Sge { address: 0, length: 1, lkey: Lkey::new(1) });
+        let remote = Remote { address: 0, rkey: Rkey::new(1) };
+        for id in 3..7 {
+            let request = SendRequest::write(id, data.clone(), remote);
+            queue.post(&mut CheckedSend { request, length: 1 }, 4);
+            // The queue has three places, so the last request is in the second slice.
+            queue.forget(usize::from(id == 4));
+        }
+        let ids =
+            |parts: [&[Wqe]; 2]| parts.into_iter().flatten().map(|wqe| wqe.request.id).collect::<Vec<_>>();
+        let plain = |queue: &RequestQueue, end| queue.plain_before(end).map(ids);
+        assert_eq!((plain(&queue, 7), plain(&queue, 9)), (Some(vec![]), Some(vec![4, 5])));
+        assert_eq!(plain(&queue, 10), Some(vec![4, 5, 6]));
     }
 
     #[test]

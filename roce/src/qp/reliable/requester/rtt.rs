@@ -5,8 +5,8 @@ use cc::Instant;
 use core::num::NonZeroU32;
 use core::time::Duration;
 
-/// Shortest timeout: on a path without delay, the pauses of a poll loop dominate the round trip.
-const MIN_WAIT: Duration = Duration::from_micros(20);
+/// Shortest timeout, ns: on a path without delay, the pauses of a poll loop dominate the round trip.
+const MIN_WAIT: u64 = 20_000;
 
 /// Least extra delay that is allowed on any path.
 const SLACK: Duration = Duration::from_micros(5);
@@ -72,10 +72,11 @@ impl RttEstimate {
         (self.smoothed() / 2).max(nanos(self.variation) * 4).max(SLACK)
     }
 
-    /// Returns the time without an answer after which a probe is sent: at least two round trips, as in RFC 8985 7.2, and 20 µs.
-    #[expect(clippy::arithmetic_side_effects, reason = "the result is at most a minute")]
-    pub(super) fn probe_timeout(&self) -> Duration {
-        (self.smoothed() + self.smoothed().max(nanos(self.variation) * 4)).max(MIN_WAIT)
+    /// Returns the time without an answer after which a probe is sent, ns: at least two round trips, as in RFC 8985 7.2, and 20 µs.
+    #[expect(clippy::arithmetic_side_effects, reason = "the sums are of a few 32-bit numbers")]
+    fn probe_timeout(&self) -> u64 {
+        let (smoothed, variation) = (u64::from(self.smoothed), u64::from(self.variation));
+        (smoothed + smoothed.max(variation * 4)).max(MIN_WAIT)
     }
 }
 
@@ -143,12 +144,12 @@ impl RttEstimator {
 
     /// Returns the time without an answer until the next probe, doubled `more` times. `slowest` is the longest time of an answer over the
     /// slowest path.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "seconds times 128 are far below the longest Duration"
-    )]
+    ///
+    /// Computes in ns, because this runs for each acknowledgement, and arithmetic of `Duration` takes four times as long.
+    #[expect(clippy::arithmetic_side_effects, reason = "minutes times 128 are far below 2^64 ns")]
     pub(super) fn probe_wait(&self, slowest: Duration, more: u8) -> Option<Duration> {
-        Some(self.estimate?.probe_timeout().max(slowest) * (1 << (self.probes + more)))
+        let longest = self.estimate?.probe_timeout().max(slowest.as_nanos() as u64);
+        Some(Duration::from_nanos(longest << (self.probes + more)))
     }
 }
 
@@ -195,13 +196,13 @@ mod tests {
     fn the_estimate_follows_the_measurements() {
         let micros = Duration::from_micros;
         let first = RttEstimate::measured(None, micros(80));
-        assert_eq!((first.smoothed(), first.probe_timeout()), (micros(80), micros(240)));
+        assert_eq!((first.smoothed(), first.probe_timeout()), (micros(80), 240_000));
         let second = RttEstimate::measured(Some(first), micros(160));
-        assert_eq!((second.smoothed(), second.probe_timeout()), (micros(90), micros(290)));
+        assert_eq!((second.smoothed(), second.probe_timeout()), (micros(90), 290_000));
         let near = (0..100).fold(None, |before, _| Some(RttEstimate::measured(before, micros(1)))).unwrap();
         assert_eq!((near.probe_timeout(), near.shortest()), (MIN_WAIT, micros(1)));
         let far = (0..100).fold(None, |before, _| Some(RttEstimate::measured(before, micros(100)))).unwrap();
-        assert!((micros(200)..micros(201)).contains(&far.probe_timeout()), "{far:?}");
+        assert!((200_000..201_000).contains(&far.probe_timeout()), "{far:?}");
     }
 
     #[test]

@@ -79,7 +79,8 @@ impl RetransmissionTimer {
         reason = "the back-off is at most MAX_BACKOFF, and a timeout at most 3 hours"
     )]
     pub(super) fn wait(&self) -> Option<Duration> {
-        self.timeout.map(|timeout| timeout * (1 << self.backoff))
+        // Without a multiplication, which takes long, as long as answers arrive.
+        self.timeout.map(|timeout| if self.backoff == 0 { timeout } else { timeout * (1 << self.backoff) })
     }
 
     #[inline]
@@ -91,7 +92,7 @@ impl RetransmissionTimer {
     /// Restarts the timer if an answer is outstanding (`is_awaiting`), and stops it otherwise.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     pub(super) fn restart(&mut self, is_awaiting: bool, now: Instant) {
-        self.deadline = self.wait().filter(|_| is_awaiting).map(|wait| now + wait);
+        self.deadline = if is_awaiting { self.wait().map(|wait| now + wait) } else { None };
     }
 
     pub(super) const fn stop(&mut self) {

@@ -17,11 +17,7 @@ const SHORT: usize = 256;
 /// Bytes from the identification to the source port.
 const APART: usize = 16;
 /// Powers of x^8, with the exponents 1, 2, 4 to 2^15. Multiplying a register by x^8 has the effect of a byte of zeros.
-#[expect(
-    clippy::arithmetic_side_effects,
-    clippy::indexing_slicing,
-    reason = "an index out of range would not compile"
-)]
+#[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
 const POWERS: [u32; 16] = {
     let mut powers = [1 << (31 - 8); 16];
     let mut power = 1;
@@ -46,9 +42,16 @@ impl Changes {
         let powers = (0..).zip(POWERS).filter(|(bit, _)| covered >> bit & 1 == 1);
         let zeros = powers.fold(1 << 31, |register, (_, power)| multiply(register, power));
         let mut tables = [[0; 16]; 4];
-        for (at, table) in tables.iter_mut().enumerate() {
-            for value in 1..16_u32 {
-                table[value as usize] = multiply(value << (4 * at), zeros);
+        // The change by the highest bit. Each lower one is the next multiple by x.
+        let mut bit = multiply(1 << 15, zeros);
+        for table in tables.iter_mut().rev() {
+            for place in [8, 4, 2, 1] {
+                table[place] = bit;
+                bit = multiply(1 << 30, bit);
+            }
+            for value in 1..16_usize {
+                let rest = value & (value - 1);
+                table[value] = table[rest] ^ table[value ^ rest];
             }
         }
         Self(tables)
@@ -64,17 +67,31 @@ impl Changes {
     }
 }
 
-/// Amends ICRCs. Keeps the tables for packets of one length.
+/// The changes of packets of one length.
 #[derive(Clone, Debug)]
-pub struct IcrcAmender {
+struct Tables {
     covered: usize,
     source_port: Changes,
     identification: Changes,
 }
 
+impl Tables {
+    #[expect(clippy::arithmetic_side_effects, reason = "a packet has less than 64 KiB")]
+    fn new(covered: usize) -> Self {
+        Self { covered, source_port: Changes::new(covered), identification: Changes::new(covered + APART) }
+    }
+}
+
+/// Amends ICRCs. Keeps the tables of two lengths, because a message often has packets of two: the first has a RETH.
+#[derive(Clone, Debug)]
+pub struct IcrcAmender {
+    last: Tables,
+    other: Tables,
+}
+
 impl Default for IcrcAmender {
     fn default() -> Self {
-        Self { covered: 0, source_port: Changes::new(0), identification: Changes::new(APART) }
+        Self { last: Tables::new(0), other: Tables::new(0) }
     }
 }
 
@@ -97,16 +114,15 @@ impl IcrcAmender {
         if covered < SHORT || !is_plain {
             return reseal(frame);
         }
-        if covered != self.covered {
-            *self = Self {
-                covered,
-                source_port: Changes::new(covered),
-                identification: Changes::new(covered + APART),
-            };
+        if covered != self.last.covered {
+            core::mem::swap(&mut self.last, &mut self.other);
+        }
+        if covered != self.last.covered {
+            self.last = Tables::new(covered);
         }
         let after = SourceFields::of(frame, &layers).ok_or(Discard::Truncated)?;
-        let change = self.source_port.by((before.source_port ^ after.source_port).swap_bytes())
-            ^ self.identification.by((before.identification ^ after.identification).swap_bytes());
+        let change = self.last.source_port.by((before.source_port ^ after.source_port).swap_bytes())
+            ^ self.last.identification.by((before.identification ^ after.identification).swap_bytes());
         let place: &mut [u8; ICRC_LENGTH] =
             frame.get_mut(..layers.end).and_then(<[u8]>::last_chunk_mut).ok_or(Discard::Truncated)?;
         *place = (u32::from_le_bytes(*place) ^ change).to_le_bytes();

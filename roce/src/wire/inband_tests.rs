@@ -38,6 +38,22 @@ fn record(number: u64) -> HopRecord {
     HopRecord::new(Speed::from_code(2).expect("100 Gb/s"), number * 87, number * 1090, 80 * number)
 }
 
+#[test]
+fn a_stamped_packet_with_a_udp_checksum_is_received() {
+    for v6 in [false, true] {
+        let mut frame = emitted(&path(v6), &write(Bth::TELEMETRY | Bth::EXACT_ECHO), &[1; 8]);
+        let place = if v6 { 14 + 40 + 6 } else { 14 + 20 + 6 };
+        let is_right = |checksum: &u16| {
+            frame[place..place + 2].copy_from_slice(&checksum.to_be_bytes());
+            parse(&frame).is_ok()
+        };
+        assert!((1..=u16::MAX).find(is_right).is_some());
+        assert!(stamp(&mut frame, 1, record(1)));
+        let in_band = parse(&frame).expect("telemetry is outside the ICRC").in_band.expect("it is there");
+        assert_eq!(in_band.records().collect::<Vec<_>>(), [record(1)]);
+    }
+}
+
 proptest! {
     #[test]
     fn switches_stamp_data_and_the_icrc_holds(

@@ -226,8 +226,17 @@ impl Request {
 
     /// Writes the state of `port` into the frame in which the request was found. The packet is the first `length` bytes of `frame`; the
     /// rest is room to grow. Returns the new length; `None` if no state was written, apart from a flag that there was no room.
-    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
     pub fn stamp(&self, frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
+        // The probes of TCP have no such layers, and no checksum.
+        if self.layers.end == 0 {
+            return self.write(frame, length, port);
+        }
+        let write = |frame: &mut [u8]| self.write(frame, length, port)?.checked_sub(length);
+        length.checked_add(self.layers.keep_udp_checksum(frame, write)?)
+    }
+
+    #[expect(clippy::arithmetic_side_effects, reason = "`Layers` lie within a frame")]
+    fn write(&self, frame: &mut [u8], length: usize, port: &PortState) -> Option<usize> {
         let layers = &self.layers;
         if let Some(place) = self.int {
             let record = HopRecord::new(Speed::from_rate(port.rate)?, port.time, port.tx_bytes, port.queue);

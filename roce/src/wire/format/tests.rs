@@ -67,6 +67,23 @@ fn reading(frame: &[u8]) -> Reading {
         .expect("it is ours")
 }
 
+/// Linux computes the UDP checksum of packets that it splits off a large datagram.
+#[test]
+fn a_stamped_packet_with_a_udp_checksum_is_received() {
+    for (format, is_v6) in [(Format::IntMd, false), (Format::Ifa, false), (Format::Ioam, true)] {
+        let (mut frame, length) = inserted(format, is_v6, &[1; 8]);
+        let layers = Layers::locate(&frame[..length], Numbers::DEFAULT).unwrap();
+        let place = layers.udp + 6;
+        let is_right = |checksum: &u16| {
+            frame[place..place + 2].copy_from_slice(&checksum.to_be_bytes());
+            layers.verify_checksums(&frame[..length]).is_ok()
+        };
+        assert!((1..=u16::MAX).find(is_right).is_some(), "{format:?}");
+        let length = stamped(&mut frame, length, &port(1)).expect("room");
+        reading(&frame[..length]);
+    }
+}
+
 /// Returns the bytes between UDP's header and the BTH, or in the hop-by-hop header.
 fn region(frame: &[u8]) -> &[u8] {
     let layers = Layers::locate(frame, Numbers::DEFAULT).unwrap();

@@ -9,10 +9,12 @@ use crate::wire::layers::{Layers, chunk};
 use crate::wire::opcode::Opcode;
 
 /// Writes a switch's `record` into a telemetry request, or a data packet with an INT header, if there is room. Counts the hop, and XORs
-/// `switch_id` (12 bits) into the path id. No other byte changes. Returns whether it was written.
+/// `switch_id` (12 bits) into the path id, and updates the UDP checksum. No other byte changes. Returns whether it was written.
 pub fn stamp(frame: &mut [u8], switch_id: u16, record: HopRecord) -> bool {
-    let found = Layers::locate(frame, Numbers::DEFAULT).and_then(|layers| find(frame, &layers));
-    found.is_ok_and(|place| write(frame, place, switch_id, record))
+    let Ok(layers) = Layers::locate(frame, Numbers::DEFAULT) else { return false };
+    let Ok(place) = find(frame, &layers) else { return false };
+    let write = |frame: &mut [u8]| write(frame, place, switch_id, record).then_some(0);
+    layers.keep_udp_checksum(frame, write).is_some()
 }
 
 /// Writes a record as [`stamp`] does, to the header that [`find`] has found.

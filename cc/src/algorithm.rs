@@ -1,9 +1,9 @@
 //! Every congestion control algorithm behind one type, and the settings that build it.
 
 use crate::{
-    Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Fixed, Hpcc, HpccConfig,
-    HpccReceiver, Inflight, Instant, PathRecords, PathTelemetry, PowerTcp, Rate, ReceiverLink, RecordedHop,
-    Swift, SwiftConfig,
+    Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Feedback, Fixed, Hpcc,
+    HpccConfig, HpccReceiver, Inflight, Instant, PathRecords, PathTelemetry, PowerTcp, Rate, ReceiverLink,
+    RecordedHop, Registered, Registration, Swift, SwiftConfig,
 };
 
 /// An algorithm with its parameters.
@@ -31,6 +31,8 @@ pub enum AlgorithmConfig {
     Dcqcn(DcqcnConfig),
     /// Delay-based control, as in Swift.
     Swift(SwiftConfig),
+    /// A registered algorithm, such as one of another crate.
+    Registered(&'static Registration, HpccConfig),
 }
 
 impl AlgorithmConfig {
@@ -48,6 +50,9 @@ impl AlgorithmConfig {
             Self::Dcqcn(config) => Algorithm::Dcqcn(Dcqcn::new(config)?),
             Self::PowerTcp(config) => Algorithm::PowerTcp(PowerTcp::new(config)?),
             Self::Swift(config) => Algorithm::Swift(Swift::new(config)?),
+            Self::Registered(registration, config) => {
+                Algorithm::Registered(Registered::new(registration, config)?)
+            }
         })
     }
 
@@ -56,6 +61,7 @@ impl AlgorithmConfig {
     pub const fn wants_ecn(&self) -> bool {
         match self {
             Self::Dctcp(_) | Self::Dcqcn(_) => true,
+            Self::Registered(registration, _) => matches!(registration.feedback, Feedback::Marks),
             Self::Fixed { .. }
             | Self::Hpcc(_)
             | Self::HpccFair(_)
@@ -73,26 +79,45 @@ impl AlgorithmConfig {
             Self::Hpcc(config)
             | Self::HpccFair(config)
             | Self::HpccReceiver(config)
-            | Self::PowerTcp(config) => Some(config.line_rate),
+            | Self::PowerTcp(config)
+            | Self::Registered(_, config) => Some(config.line_rate),
             Self::Swift(config) => Some(config.line_rate),
             Self::Dctcp(config) => Some(config.line_rate),
             Self::Dcqcn(config) => Some(config.line_rate),
         }
     }
 
-    /// Returns the parameters of HPCC++ (sender or receiver) or of PowerTCP, which need telemetry.
+    /// Returns the parameters of an algorithm that needs telemetry: HPCC++ (sender or receiver), PowerTCP, or a registered one.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&HpccConfig> {
         match self {
-            Self::Hpcc(config)
-            | Self::HpccFair(config)
-            | Self::HpccReceiver(config)
-            | Self::PowerTcp(config) => Some(config),
-            Self::Fixed { .. } | Self::Dctcp(_) | Self::Dcqcn(_) | Self::Swift(_) => None,
+            Self::HpccReceiver(config) => Some(config),
+            _ => self.as_sender_with_telemetry(),
         }
     }
 
-    /// Returns the name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `powertcp`, `dctcp`, `dcqcn` or `swift`.
+    /// Returns the parameters of an algorithm that computes with telemetry at the sender.
+    #[must_use]
+    pub const fn as_sender_with_telemetry(&self) -> Option<&HpccConfig> {
+        match self {
+            Self::Hpcc(config) | Self::HpccFair(config) | Self::PowerTcp(config) => Some(config),
+            Self::Registered(Registration { feedback: Feedback::Telemetry, .. }, config) => Some(config),
+            Self::Registered(..)
+            | Self::HpccReceiver(_)
+            | Self::Fixed { .. }
+            | Self::Dctcp(_)
+            | Self::Dcqcn(_)
+            | Self::Swift(_) => None,
+        }
+    }
+
+    /// Returns whether the algorithm computes with round trips, and neither with telemetry nor with marks.
+    #[must_use]
+    pub const fn is_by_delay(&self) -> bool {
+        matches!(self, Self::Swift(_) | Self::Registered(Registration { feedback: Feedback::Delay, .. }, _))
+    }
+
+    /// Returns the name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `powertcp`, `dctcp`, `dcqcn`, `swift`, or that of a registration.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -104,12 +129,13 @@ impl AlgorithmConfig {
             Self::Dcqcn(_) => "dcqcn",
             Self::PowerTcp(_) => "powertcp",
             Self::Swift(_) => "swift",
+            Self::Registered(registration, _) => registration.name,
         }
     }
 }
 
-/// A congestion controller of any kind, stored inline in its queue pair.
-#[derive(Clone, Copy, Debug)]
+/// A congestion controller of any kind, stored inline in its queue pair. Only a registered one is allocated, once.
+#[derive(Debug)]
 pub enum Algorithm {
     /// A constant window.
     Fixed(Fixed),
@@ -125,6 +151,8 @@ pub enum Algorithm {
     PowerTcp(PowerTcp),
     /// Delay-based control, as in Swift.
     Swift(Swift),
+    /// A registered algorithm.
+    Registered(Registered),
 }
 
 impl Algorithm {
@@ -140,6 +168,7 @@ impl Algorithm {
             Self::Dcqcn(_) => "dcqcn",
             Self::PowerTcp(_) => "powertcp",
             Self::Swift(_) => "swift",
+            Self::Registered(registered) => registered.registration().name,
         }
     }
 
@@ -154,6 +183,27 @@ impl Algorithm {
             Self::Dcqcn(dcqcn) => Some(dcqcn.config().line_rate),
             Self::PowerTcp(power) => Some(power.config().line_rate),
             Self::Swift(swift) => Some(swift.config().line_rate),
+            Self::Registered(registered) => Some(registered.config().line_rate),
+        }
+    }
+
+    /// Returns whether the algorithm computes with round trips, as [`AlgorithmConfig::is_by_delay`].
+    #[must_use]
+    pub const fn is_by_delay(&self) -> bool {
+        match self {
+            Self::Swift(_) => true,
+            Self::Registered(registered) => matches!(registered.registration().feedback, Feedback::Delay),
+            _ => false,
+        }
+    }
+
+    /// Returns whether the algorithm needs the exact number of marked bytes in each acknowledgement.
+    #[must_use]
+    pub const fn counts_marks(&self) -> bool {
+        match self {
+            Self::Dctcp(_) => true,
+            Self::Registered(registered) => matches!(registered.registration().feedback, Feedback::Marks),
+            _ => false,
         }
     }
 
@@ -167,7 +217,8 @@ impl Algorithm {
             | Self::Dctcp(_)
             | Self::Dcqcn(_)
             | Self::PowerTcp(_)
-            | Self::Swift(_) => None,
+            | Self::Swift(_)
+            | Self::Registered(_) => None,
         }
     }
 
@@ -177,7 +228,12 @@ impl Algorithm {
         match self {
             Self::Hpcc(hpcc) => *hpcc = hpcc.starting_at(rate),
             Self::Dcqcn(dcqcn) => dcqcn.continue_at(rate),
-            Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::PowerTcp(_) | Self::Swift(_) => {}
+            Self::Fixed(_)
+            | Self::HpccReceiver(_)
+            | Self::Dctcp(_)
+            | Self::PowerTcp(_)
+            | Self::Swift(_)
+            | Self::Registered(_) => {}
         }
     }
 
@@ -187,7 +243,12 @@ impl Algorithm {
         let records = match self {
             Self::Hpcc(hpcc) => Some(hpcc.records()),
             Self::PowerTcp(power) => Some(power.records()),
-            Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::Dcqcn(_) | Self::Swift(_) => None,
+            Self::Fixed(_)
+            | Self::HpccReceiver(_)
+            | Self::Dctcp(_)
+            | Self::Dcqcn(_)
+            | Self::Swift(_)
+            | Self::Registered(_) => None,
         };
         records.into_iter().flat_map(PathRecords::hops)
     }
@@ -203,6 +264,7 @@ macro_rules! delegate {
             Algorithm::Dcqcn($controller) => $call,
             Algorithm::PowerTcp($controller) => $call,
             Algorithm::Swift($controller) => $call,
+            Algorithm::Registered($controller) => $call,
         }
     };
 }

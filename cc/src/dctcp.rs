@@ -1,6 +1,6 @@
 //! DCTCP: a window that shrinks with the share of marked bytes (draft-bensley-tcpm-dctcp-01).
 
-use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, Instant, Rate, limits};
 use core::time::Duration;
 
 /// The parameters of DCTCP (draft-bensley-tcpm-dctcp-01).
@@ -154,8 +154,6 @@ impl CongestionController for Dctcp {
         self.next = self.next.max(pn.saturating_add(1));
     }
 
-    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
-
     /// Applies steps 1 to 8, then the reduction or the increase.
     #[expect(clippy::arithmetic_side_effects, reason = "byte counts stay far below 2^64")]
     fn on_ack(&mut self, ack: &Ack) {
@@ -175,20 +173,12 @@ impl CongestionController for Dctcp {
         }
     }
 
-    fn on_congestion_notification(&mut self, _now: Instant) {}
-
     /// Halves the rate, as TCP does, unless no packet was sent since the last reduction. "The loss of a retransmission" is a separate
     /// indication of congestion (RFC 5681 4.3).
     fn on_loss(&mut self, _now: Instant) {
         self.reduced_until = self.reduced_until.filter(|&end| self.next <= end);
         self.reduce(0.5, self.next);
     }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn on_timeout(&mut self, _now: Instant) {}
 
     fn window(&self) -> u64 {
         limits::window(self.config.initial_window(), self.rate, self.config.line_rate)

@@ -1,6 +1,6 @@
 //! A fixed window and, if configured, a fixed rate: no congestion control.
 
-use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate};
+use crate::{ConfigError, CongestionController, Rate};
 
 /// A constant window, and a constant rate if one is configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +24,6 @@ impl Fixed {
 }
 
 impl CongestionController for Fixed {
-    fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
-    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
-    fn on_ack(&mut self, _ack: &Ack) {}
-    fn on_congestion_notification(&mut self, _now: Instant) {}
-    fn on_loss(&mut self, _now: Instant) {}
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn on_timeout(&mut self, _now: Instant) {}
-
     fn window(&self) -> u64 {
         self.window
     }
@@ -48,6 +36,7 @@ impl CongestionController for Fixed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Instant;
 
     #[test]
     fn a_fixed_window_and_rate_never_change() {

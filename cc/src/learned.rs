@@ -35,6 +35,7 @@ impl AlgorithmConfig {
             Self::HpccFair(config) => Self::HpccFair(hpcc(config)),
             Self::HpccReceiver(config) => Self::HpccReceiver(hpcc(config)),
             Self::PowerTcp(config) => Self::PowerTcp(hpcc(config)),
+            Self::Registered(registration, config) => Self::Registered(registration, hpcc(config)),
             Self::Dctcp(config) => Self::Dctcp(DctcpConfig {
                 line_rate,
                 min_rate: config.min_rate.min(line_rate),
@@ -77,6 +78,9 @@ impl AlgorithmConfig {
             Self::HpccFair(config) => Self::HpccFair(HpccConfig { base_rtt, ..config }),
             Self::HpccReceiver(config) => Self::HpccReceiver(HpccConfig { base_rtt, ..config }),
             Self::PowerTcp(config) => Self::PowerTcp(HpccConfig { base_rtt, ..config }),
+            Self::Registered(registration, config) => {
+                Self::Registered(registration, HpccConfig { base_rtt, ..config })
+            }
             Self::Dctcp(config) => Self::Dctcp(dctcp(config, base_rtt)),
             Self::Dcqcn(config) => Self::Dcqcn(dcqcn(config, base_rtt)),
             Self::Swift(config) => Self::Swift(swift(config, base_rtt)),
@@ -94,6 +98,7 @@ impl Algorithm {
             Self::Hpcc(running) => running.config_mut().base_rtt = base_rtt,
             Self::PowerTcp(running) => running.config_mut().base_rtt = base_rtt,
             Self::Dctcp(running) => *running.config_mut() = dctcp(*running.config(), base_rtt),
+            Self::Registered(running) => running.set_base_rtt(base_rtt),
             Self::Swift(running) => *running.config_mut() = swift(*running.config(), base_rtt),
         }
     }

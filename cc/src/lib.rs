@@ -1,10 +1,12 @@
-//! Congestion control as arithmetic: no I/O, no clock, no allocation.
+//! Congestion control as arithmetic: no I/O, no clock, no allocation after a controller is created.
 //!
 //! The transport reports to a [`CongestionController`] the packets sent and acknowledged, and the telemetry of switches. The controller
 //! returns a window and a pacing rate. [`Algorithm`] stores any controller inline in a queue pair.
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #![no_std]
 #![forbid(unsafe_code)]
+
+extern crate alloc;
 
 mod algorithm;
 mod dcqcn;
@@ -16,6 +18,7 @@ mod learned;
 mod limits;
 mod powertcp;
 mod rate;
+mod registered;
 mod swift;
 mod telemetry;
 mod time;
@@ -31,10 +34,12 @@ pub use hpcc::{
 };
 pub use powertcp::PowerTcp;
 pub use rate::Rate;
+pub use registered::{Feedback, Registered, Registration};
 pub use swift::{Swift, SwiftConfig};
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;
 
+use core::fmt;
 use core::time::Duration;
 
 /// An acknowledgement as a congestion controller receives it.
@@ -58,20 +63,29 @@ pub struct Ack {
 
 /// A congestion controller of one queue pair.
 ///
-/// Calls are in the order of events; `now` never decreases.
-pub trait CongestionController {
+/// Calls are in the order of events; `now` never decreases. An algorithm of another crate implements this trait and is used by its
+/// [`Registration`]. What it does not use has a default that does nothing.
+pub trait CongestionController: fmt::Debug {
     /// Handles a sent data packet of `bytes` payload bytes; `pn` counts packets.
-    fn on_send(&mut self, now: Instant, pn: u64, bytes: u32);
+    fn on_send(&mut self, now: Instant, pn: u64, bytes: u32) {
+        let _ = (now, pn, bytes);
+    }
     /// Handles telemetry. Called before [`on_ack`](Self::on_ack) if one packet carries both.
-    fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry);
+    fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
+        let _ = (ack, path);
+    }
     /// Handles the receiver's measurement of the busiest hop, which contains only its load (rtgwg-00 9.1). [`Hpcc`] and [`PowerTcp`] use it.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         let _ = (ack, busiest);
     }
     /// Handles an acknowledgement of data.
-    fn on_ack(&mut self, ack: &Ack);
+    fn on_ack(&mut self, ack: &Ack) {
+        let _ = ack;
+    }
     /// Handles a congestion notification packet (CNP).
-    fn on_congestion_notification(&mut self, now: Instant);
+    fn on_congestion_notification(&mut self, now: Instant) {
+        let _ = now;
+    }
     /// Handles a window, in payload bytes, that the receiver computed (rtgwg-00 6.3.2). Only [`HpccReceiver`] uses it.
     fn on_window(&mut self, window: u64) {
         let _ = window;
@@ -83,11 +97,21 @@ pub trait CongestionController {
     /// Handles a change of the path; no packet is in flight on the old one (rtgwg-00 9.4).
     fn on_path_change(&mut self) {}
     /// Handles a loss of data: a NAK for a sequence gap, or a timeout.
-    fn on_loss(&mut self, now: Instant);
+    fn on_loss(&mut self, now: Instant) {
+        let _ = now;
+    }
     /// Returns when [`on_timeout`](Self::on_timeout) must be called, if at all.
-    fn poll_timeout(&self) -> Option<Instant>;
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
     /// Handles the timeout of [`poll_timeout`](Self::poll_timeout).
-    fn on_timeout(&mut self, now: Instant);
+    fn on_timeout(&mut self, now: Instant) {
+        let _ = now;
+    }
+    /// Changes the base RTT, because another one was measured. Called for a [`Registered`] algorithm only if none is configured.
+    fn set_base_rtt(&mut self, base_rtt: Duration) {
+        let _ = base_rtt;
+    }
     /// Returns the limit on in-flight payload bytes. The sender stops when they reach it.
     fn window(&self) -> u64;
     /// Returns the pacing rate, in bytes on the wire; with `None` the sender is limited by the window alone.

@@ -2,8 +2,7 @@
 
 use crate::hpcc::{LEAST_ARRIVALS, PathReading, Signal};
 use crate::{
-    Ack, ConfigError, CongestionController, HpccConfig, Inflight, Instant, PathRecords, PathTelemetry, Rate,
-    limits,
+    Ack, ConfigError, CongestionController, HpccConfig, Inflight, PathRecords, PathTelemetry, Rate, limits,
 };
 
 /// PowerTCP with in-band telemetry (section 3.3, algorithm 1) and HPCC++'s parameters, except `max_stage`.
@@ -77,8 +76,6 @@ impl PowerTcp {
 }
 
 impl CongestionController for PowerTcp {
-    fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
-
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
         match self.records.record_as(Signal::Power, ack.now, path, self.config.base_rtt) {
             PathReading::FirstPath => self.round_ends = ack.next,
@@ -100,16 +97,6 @@ impl CongestionController for PowerTcp {
         self.records = PathRecords::new();
     }
 
-    fn on_ack(&mut self, _ack: &Ack) {}
-    fn on_congestion_notification(&mut self, _now: Instant) {}
-    fn on_loss(&mut self, _now: Instant) {}
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn on_timeout(&mut self, _now: Instant) {}
-
     #[inline]
     fn window(&self) -> u64 {
         limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
@@ -124,7 +111,7 @@ impl CongestionController for PowerTcp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Counter, Hop};
+    use crate::{Counter, Hop, Instant};
     use core::num::NonZeroU32;
     use core::time::Duration;
 

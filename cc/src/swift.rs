@@ -1,6 +1,6 @@
 //! Delay-based control, as in Swift: a target for the round trip, which depends on hops and on flows (SIGCOMM 2020).
 
-use crate::{Ack, ConfigError, CongestionController, HpccConfig, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, HpccConfig, Instant, Rate, limits};
 use core::time::Duration;
 
 /// The parameters of [`Swift`] (Kumar et al., SIGCOMM 2020, sections 3.1, 3.5 and 3.6).
@@ -138,9 +138,6 @@ fn root_of(number: f64) -> f64 {
 }
 
 impl CongestionController for Swift {
-    fn on_send(&mut self, _now: Instant, _pn: u64, _bytes: u32) {}
-    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
-
     fn on_ack(&mut self, ack: &Ack) {
         self.next = ack.next;
         self.acked = self.acked.saturating_add(u64::from(ack.acked_bytes));
@@ -159,18 +156,10 @@ impl CongestionController for Swift {
         }
     }
 
-    fn on_congestion_notification(&mut self, _now: Instant) {}
-
     /// Cuts the rate by `max_mdf`, at most once per round trip.
     fn on_loss(&mut self, _now: Instant) {
         self.cut(MAX_DECREASE, self.next, self.next);
     }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        None
-    }
-
-    fn on_timeout(&mut self, _now: Instant) {}
 
     #[inline]
     fn window(&self) -> u64 {

@@ -183,6 +183,9 @@ fn algorithm(algorithm: &CongestionAlgorithm) -> String {
         CongestionAlgorithm::Swift(swift) => {
             format!("swift, T {:?}, line rate {}, beta {}", swift.base_rtt, swift.line_rate, swift.gain)
         }
+        CongestionAlgorithm::Registered(registration, config) => {
+            format!("{}, T {:?}, line rate {}", registration.name, config.base_rtt, config.line_rate)
+        }
         CongestionAlgorithm::PowerTcp(hpcc) => format!(
             "PowerTCP, T {:?}, line rate {}, eta {}, beta {}",
             hpcc.base_rtt, hpcc.line_rate, hpcc.target_utilisation, hpcc.additive_increase

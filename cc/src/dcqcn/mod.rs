@@ -4,7 +4,7 @@ mod config;
 
 pub use config::DcqcnConfig;
 
-use crate::{Ack, ConfigError, CongestionController, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, Instant, Rate, limits};
 use core::time::Duration;
 
 /// Limit on the overdue cuts and raises that one call performs; further raises are skipped.
@@ -179,8 +179,6 @@ impl CongestionController for Dcqcn {
             self.stages.1 = self.stages.1.saturating_add(1);
         }
     }
-
-    fn on_telemetry(&mut self, _ack: &Ack, _path: &PathTelemetry) {}
 
     /// Uses only the time: the echoed marks are for DCTCP, and DCQCN's congestion signal is the CNP.
     fn on_ack(&mut self, ack: &Ack) {

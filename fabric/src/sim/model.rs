@@ -6,7 +6,7 @@ use super::flow::{FlowState, Sender};
 use super::network::{EXPIRE, Network as AnyNetwork};
 use super::packet::Packet;
 use super::setup::{Setup, SetupError};
-use cc::{Ack, ActiveFlows, Algorithm, CongestionController, FlowMark, Hpcc, ReceiverLink};
+use cc::{Ack, ActiveFlows, CongestionController, FlowMark, Hpcc, ReceiverLink};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -26,7 +26,6 @@ pub(super) struct Model<'a> {
     setup: &'a Setup,
     hosts: Vec<Host>,
     flows: Vec<FlowState>,
-    fresh: Algorithm,
     marks: Vec<FlowMark>,
     count_over: Duration,
     retransmitted: u64,
@@ -41,12 +40,10 @@ impl<'a> Hosts<'a> for Model<'a> {
     type Parcel = Packet;
 
     fn new(setup: &'a Setup) -> Result<Self, SetupError> {
-        let fresh = setup.algorithm().build().map_err(|error| SetupError::Algorithm(error.to_string()))?;
         Ok(Self {
             setup,
             hosts: (0..setup.topology.hosts()).map(|_| Host::default()).collect(),
             flows: setup.flows.iter().map(|_| FlowState::default()).collect(),
-            fresh,
             marks: vec![FlowMark::default(); setup.flows.len()],
             count_over: count_over(setup.base_rtt()),
             retransmitted: 0,
@@ -59,7 +56,9 @@ impl<'a> Hosts<'a> for Model<'a> {
 
     fn start(&mut self, network: &mut Network<'a>, flow: u32) {
         let source = self.setup.flows[flow as usize].source;
-        let sender = Sender::new(self.fresh, network.line(source), network.now);
+        // Checked in `Setup::check`.
+        let Ok(algorithm) = self.setup.algorithm().build() else { return };
+        let sender = Sender::new(algorithm, network.line(source), network.now);
         self.flows[flow as usize].sender = Some(Box::new(sender));
         self.hosts[source as usize].active.push(flow);
         self.serve(network, source);

@@ -149,7 +149,7 @@ impl CongestionControl {
         telemetry.policy.on_base_rtt(base_rtt);
         if let Some(flow) = &mut self.flow {
             let algorithm = flow.algorithm_mut();
-            algorithm.set_base_rtt(base.effective(matches!(algorithm, Algorithm::Swift(_))));
+            algorithm.set_base_rtt(base.effective(algorithm.is_by_delay()));
         }
     }
 
@@ -158,10 +158,7 @@ impl CongestionControl {
         let base_rtt = self.telemetry.as_ref().and_then(|telemetry| telemetry.base_rtt);
         match base_rtt.filter(BaseRtt::is_learned) {
             None => *algorithm,
-            Some(base_rtt) => {
-                let by_delay = matches!(algorithm, CongestionAlgorithm::Swift(_));
-                algorithm.at_base_rtt(base_rtt.effective(by_delay))
-            }
+            Some(base_rtt) => algorithm.at_base_rtt(base_rtt.effective(algorithm.is_by_delay())),
         }
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Flow {
 
 impl Flow {
     pub(super) fn new(algorithm: Algorithm) -> Self {
-        let data_bits = if matches!(algorithm, Algorithm::Dctcp(_)) { Bth::EXACT_ECHO } else { 0 };
+        let data_bits = if algorithm.counts_marks() { Bth::EXACT_ECHO } else { 0 };
         let (window, rate) = (algorithm.window(), algorithm.pacing_rate());
         Self {
             algorithm,

@@ -66,13 +66,7 @@ struct TelemetryMonitor {
 impl PolicyState {
     /// Returns the state of a queue pair that runs this algorithm. The default substitute is DCQCN.
     fn of(preferred: CongestionAlgorithm, substitute: Option<CongestionAlgorithm>) -> Self {
-        let (CongestionAlgorithm::Hpcc(hpcc)
-        | CongestionAlgorithm::HpccFair(hpcc)
-        | CongestionAlgorithm::HpccReceiver(hpcc)
-        | CongestionAlgorithm::PowerTcp(hpcc)) = preferred
-        else {
-            return Self::Unused;
-        };
+        let Some(hpcc) = preferred.as_hpcc() else { return Self::Unused };
         let dcqcn = || CongestionAlgorithm::Dcqcn(DcqcnConfig::new(hpcc.line_rate, Some(hpcc.base_rtt)));
         let substitute = substitute.unwrap_or_else(dcqcn);
         Self::Used(TelemetryMonitor {
@@ -127,10 +121,7 @@ impl Policy {
 
     /// Returns whether the algorithm, or the one that may take over, computes with telemetry at the sender.
     pub(super) fn may_compute(&self) -> bool {
-        let computes = |algorithm: &CongestionAlgorithm| {
-            use CongestionAlgorithm::{Hpcc, HpccFair, PowerTcp};
-            matches!(algorithm, Hpcc(_) | HpccFair(_) | PowerTcp(_))
-        };
+        let computes = |algorithm: &CongestionAlgorithm| algorithm.as_sender_with_telemetry().is_some();
         match &self.state {
             PolicyState::Unused => false,
             PolicyState::Undecided(settings) => {
@@ -141,8 +132,8 @@ impl Policy {
     }
 
     /// Returns the base round trip of the windows to which the pace of unacknowledged data is adapted; `None` if the algorithm in use has
-    /// none. PowerTCP's rate already responds to the growth of the queue, and would oscillate if the pace did so, too. A receiver that
-    /// computes windows answers no probes.
+    /// none. PowerTCP's rate already responds to the growth of the queue, and would oscillate if the pace did so, too; a registered algorithm
+    /// may, too. A receiver that computes windows answers no probes.
     #[inline]
     pub(super) const fn window_base_rtt(&self) -> Option<Duration> {
         let PolicyState::Used(monitor) = &self.state else { return None };

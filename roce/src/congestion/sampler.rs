@@ -3,7 +3,7 @@
 use super::prober::backoff;
 use super::settings::Congestion;
 use crate::wire::{Format, ReportKind, Reverse, Setup};
-use cc::{AlgorithmConfig, HpccConfig, Instant};
+use cc::{AlgorithmConfig, Feedback, HpccConfig, Instant, Registration};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
@@ -48,7 +48,10 @@ impl Sampler {
             AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, ReportKind::All),
             AlgorithmConfig::Hpcc(config) if reported_flows => (config, reverse, ReportKind::Flows),
             // The hop of the highest power may not be the busiest, and only the sender computes the power.
-            AlgorithmConfig::PowerTcp(config) => (config, reverse, ReportKind::All),
+            AlgorithmConfig::PowerTcp(config)
+            | AlgorithmConfig::Registered(Registration { feedback: Feedback::Telemetry, .. }, config) => {
+                (config, reverse, ReportKind::All)
+            }
             AlgorithmConfig::Hpcc(config)
                 if every.is_some() || reverse != Reverse::Ack || subscribe || is_delay =>
             {

@@ -143,15 +143,9 @@ impl Congestion {
     /// Returns the parameters of the algorithm if the sender computes with telemetry in its data. Such senders share links more fairly with
     /// more answers per round trip.
     pub(crate) const fn computed_by_data(&self) -> Option<&HpccConfig> {
-        match &self.algorithm {
-            CongestionAlgorithm::Hpcc(config)
-            | CongestionAlgorithm::HpccFair(config)
-            | CongestionAlgorithm::PowerTcp(config)
-                if self.in_band.is_some() =>
-            {
-                Some(config)
-            }
-            _ => None,
+        match self.in_band {
+            Some(_) => self.algorithm.as_sender_with_telemetry(),
+            None => None,
         }
     }
 
@@ -181,8 +175,8 @@ impl Congestion {
     /// Returns the reason and the remedy if they cannot.
     pub fn check_datagrams(&self) -> Result<(), &'static str> {
         let by_probes = |algorithm: &CongestionAlgorithm| {
-            use CongestionAlgorithm::{Fixed, Hpcc, HpccFair, PowerTcp};
-            matches!(algorithm, Hpcc(_) | HpccFair(_) | PowerTcp(_) | Fixed { .. })
+            matches!(algorithm, CongestionAlgorithm::Fixed { .. })
+                || algorithm.as_sender_with_telemetry().is_some()
         };
         let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
         if !algorithms.iter().flatten().all(by_probes) {

@@ -1,0 +1,182 @@
+//! Algorithms that the enum [`Algorithm`](crate::Algorithm) does not contain, such as those of other crates.
+
+use crate::{ConfigError, CongestionController, HpccConfig, Rate};
+use alloc::boxed::Box;
+use core::ops::{Deref, DerefMut};
+
+/// What an algorithm computes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feedback {
+    /// Telemetry: calls of [`CongestionController::on_telemetry`] and [`CongestionController::on_inflight`]. Packets request it as for HPCC++.
+    Telemetry,
+    /// ECN marks: [`Ack::ce_bytes`](crate::Ack::ce_bytes), and CNPs. Data packets are ECN-capable.
+    Marks,
+    /// Acknowledgements and their round trips only.
+    Delay,
+}
+
+/// An algorithm under a name.
+///
+/// ```
+/// use ferroce_cc::{Ack, AlgorithmConfig, CongestionController, Feedback, HpccConfig, Rate, Registration};
+///
+/// /// Halves the rate on a loss, and never raises it.
+/// #[derive(Debug)]
+/// struct Halving(HpccConfig, Rate);
+///
+/// impl CongestionController for Halving {
+///     fn on_ack(&mut self, _: &Ack) {}
+///     fn on_loss(&mut self, _: ferroce_cc::Instant) {
+///         self.1 = Rate::from_bps(self.1.as_bps() / 2);
+///     }
+///     fn window(&self) -> u64 {
+///         self.0.initial_window()
+///     }
+///     fn pacing_rate(&self) -> Option<Rate> {
+///         Some(self.1)
+///     }
+/// }
+///
+/// static HALVING: Registration = Registration {
+///     name: "halving",
+///     feedback: Feedback::Delay,
+///     build: |config| Box::new(Halving(*config, config.line_rate)),
+/// };
+///
+/// # fn main() -> Result<(), ferroce_cc::ConfigError> {
+/// let config = HpccConfig::new(Rate::from_gbps(100), std::time::Duration::from_micros(5), std::num::NonZeroU32::MIN);
+/// let algorithm = AlgorithmConfig::Registered(&HALVING, config).build()?;
+/// assert_eq!(algorithm.name(), "halving");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Registration {
+    /// Name in settings and reports; not that of another algorithm.
+    pub name: &'static str,
+    /// What the algorithm computes with.
+    pub feedback: Feedback,
+    /// Creates the controller of a queue pair. The parameters are within their limits. An algorithm may ignore those that it does not need.
+    pub build: fn(&HpccConfig) -> Box<dyn CongestionController + Send>,
+}
+
+/// Registrations are equal if their names are.
+impl PartialEq for Registration {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
+    }
+}
+
+/// The controller of a registered algorithm. Its results are limited: the window is at least 1 byte, and the rate is between the configured
+/// lowest rate and the line rate.
+#[derive(Debug)]
+pub struct Registered {
+    registration: &'static Registration,
+    config: HpccConfig,
+    controller: Box<dyn CongestionController + Send>,
+}
+
+impl Registered {
+    /// Creates a controller.
+    ///
+    /// # Errors
+    /// Returns a [`ConfigError`] if a parameter is out of its limits.
+    pub fn new(registration: &'static Registration, config: HpccConfig) -> Result<Self, ConfigError> {
+        config.validate()?;
+        Ok(Self { registration, config, controller: (registration.build)(&config) })
+    }
+
+    /// Returns the algorithm's registration.
+    #[must_use]
+    pub const fn registration(&self) -> &'static Registration {
+        self.registration
+    }
+
+    /// Returns the parameters of the controller.
+    #[must_use]
+    pub const fn config(&self) -> &HpccConfig {
+        &self.config
+    }
+
+    // These two precede the methods of the same names that `Deref` provides.
+    pub(crate) fn window(&self) -> u64 {
+        self.controller.window().max(1)
+    }
+
+    pub(crate) fn pacing_rate(&self) -> Option<Rate> {
+        self.controller.pacing_rate().map(|rate| rate.clamp(self.config.min_rate, self.config.line_rate))
+    }
+}
+
+impl Deref for Registered {
+    type Target = dyn CongestionController + Send;
+
+    fn deref(&self) -> &Self::Target {
+        &*self.controller
+    }
+}
+
+impl DerefMut for Registered {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut *self.controller
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Ack, AlgorithmConfig, Instant};
+    use alloc::vec::Vec;
+    use core::num::NonZeroU32;
+    use core::time::Duration;
+
+    /// Returns extreme windows and rates, one pair after the other.
+    #[derive(Debug)]
+    struct Extreme(usize);
+
+    const EXTREMES: [(u64, Option<Rate>); 3] =
+        [(0, Some(Rate::from_bps(0))), (u64::MAX, Some(Rate::from_bps(u64::MAX))), (5000, None)];
+
+    impl CongestionController for Extreme {
+        fn on_ack(&mut self, _: &Ack) {
+            self.0 += 1;
+        }
+
+        fn window(&self) -> u64 {
+            EXTREMES[self.0].0
+        }
+
+        fn pacing_rate(&self) -> Option<Rate> {
+            EXTREMES[self.0].1
+        }
+    }
+
+    static EXTREME: Registration =
+        Registration { name: "extreme", feedback: Feedback::Marks, build: |_| Box::new(Extreme(0)) };
+
+    #[test]
+    fn windows_and_rates_of_a_registered_algorithm_are_limited() {
+        let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(5), NonZeroU32::MIN);
+        let mut algorithm = AlgorithmConfig::Registered(&EXTREME, config).build().unwrap();
+        let mut found = Vec::new();
+        for _ in 0..EXTREMES.len() {
+            found.push((algorithm.window(), algorithm.pacing_rate()));
+            let (now, rtt) = (Instant::ZERO, None);
+            let ack = Ack { now, seq: 1, next: 2, acked_bytes: 1, ce_bytes: 0, rtt };
+            if found.len() < EXTREMES.len() {
+                algorithm.on_ack(&ack);
+            }
+        }
+        assert_eq!(found, [(1, Some(config.min_rate)), (u64::MAX, Some(config.line_rate)), (5000, None)]);
+    }
+
+    #[test]
+    fn a_registered_algorithm_has_the_feedback_of_its_registration() {
+        let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(5), NonZeroU32::MIN);
+        let algorithm = AlgorithmConfig::Registered(&EXTREME, config);
+        assert!(algorithm.wants_ecn() && algorithm.as_hpcc().is_none());
+        assert_eq!((algorithm.name(), algorithm.line_rate()), ("extreme", Some(config.line_rate)));
+        let wrong = HpccConfig { min_rate: Rate::from_bps(0), ..config };
+        assert!(AlgorithmConfig::Registered(&EXTREME, wrong).build().is_err());
+    }
+}

@@ -4,11 +4,11 @@
 use super::Args;
 use super::figures::{self, quantile};
 use super::parts::{self, Kind, Part};
-use super::scenario::{self, Scenario};
+use super::scenario::{self, Options, Scenario};
 use super::{arena_page, simulate};
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
-use cc::AlgorithmConfig;
+use cc::{AlgorithmConfig, Registration};
 use fabric::sim::{ARENA, Conventions, Hosts, Outcome, Row};
 use fabric::{Probability, Red};
 use serde::{Deserialize, Serialize};
@@ -65,11 +65,17 @@ struct Job {
     seed: u64,
 }
 
-fn jobs(seeds: std::ops::Range<u64>) -> Vec<Job> {
+/// Returns the names of Ferroce's algorithms, then of the registered ones.
+fn names(registered: &[&'static Registration]) -> Vec<&'static str> {
+    ALGORITHMS.into_iter().chain(registered.iter().map(|algorithm| algorithm.name)).collect()
+}
+
+/// Returns the jobs of an arena of this many algorithms.
+fn jobs(seeds: std::ops::Range<u64>, algorithms: usize) -> Vec<Job> {
     let mut jobs = Vec::new();
     for scenario in 0..ARENA.len() {
         for hosts in 0..HOSTS.len() {
-            for algorithm in 0..ALGORITHMS.len() {
+            for algorithm in 0..algorithms {
                 jobs.extend(seeds.clone().map(|seed| Job { scenario, hosts, algorithm, seed }));
             }
         }
@@ -91,10 +97,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     let texts = ARENA.map(|(_, text)| text).concat();
-    let of = format!("{} {:016x} {seeds:?}", env!("CARGO_PKG_VERSION"), parts::digest(texts.as_bytes()));
-    let jobs = jobs(seeds);
+    let of = format!("{} {:016x} {seeds:?}", args.version(), parts::digest(texts.as_bytes()));
+    let jobs = jobs(seeds, names(&args.algorithms).len());
     let done = parts::run(jobs.len(), args.shard, |job| {
-        serde_json::to_value(cell(&jobs[job])?).map_err(|error| Failure::run(error.to_string()))
+        serde_json::to_value(cell(&jobs[job], &args.algorithms)?)
+            .map_err(|error| Failure::run(error.to_string()))
     })?;
     let part = Part { kind: Kind::Arena, of, jobs: jobs.len(), done: done.into_iter().collect() };
     match args.shard {
@@ -120,28 +127,32 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn read(job: &Job) -> Result<Scenario, Failure> {
+fn read(job: &Job, algorithms: &[&'static Registration]) -> Result<Scenario, Failure> {
     let (name, text) = ARENA[job.scenario];
-    let vary = [("cc".to_owned(), ALGORITHMS[job.algorithm].to_owned())];
-    let mut scenario = scenario::read(name, text, None, job.seed, &vary)?;
+    let vary = [("cc".to_owned(), names(algorithms)[job.algorithm].to_owned())];
+    let options = Options { flows: None, seed: job.seed, vary: &vary, algorithms };
+    let mut scenario = scenario::read(name, text, &options)?;
     let setup = &mut scenario.setup;
     (setup.hosts, setup.conventions) = (HOSTS[job.hosts].1, Conventions::FERROCE);
     let marks = |from, to, most| Probability::new(most).map(|most| Red { from, to, most });
     setup.red = match setup.congestion.algorithm {
         // The marking thresholds of the HPCC authors' simulator.
         AlgorithmConfig::Dctcp(_) => marks(300_000, 300_000, 1.0),
+        AlgorithmConfig::Registered(..) if setup.congestion.algorithm.wants_ecn() => {
+            marks(300_000, 300_000, 1.0)
+        }
         AlgorithmConfig::Dcqcn(_) => marks(400_000, 1_600_000, 0.2),
         _ => None,
     };
     Ok(scenario)
 }
 
-fn cell(job: &Job) -> Result<Cell, Failure> {
-    let scenario = read(job)?;
+fn cell(job: &Job, algorithms: &[&'static Registration]) -> Result<Cell, Failure> {
+    let scenario = read(job, algorithms)?;
     let mut cell = Cell {
         scenario: ARENA[job.scenario].0.into(),
         hosts: HOSTS[job.hosts].0.into(),
-        algorithm: ALGORITHMS[job.algorithm].into(),
+        algorithm: names(algorithms)[job.algorithm].into(),
         seed: job.seed,
         refused: None,
         figures: Vec::new(),
@@ -243,8 +254,8 @@ mod tests {
 
     #[test]
     fn every_scenario_can_be_read_for_every_algorithm() {
-        for job in jobs(1..2) {
-            let scenario = read(&job).unwrap();
+        for job in jobs(1..2, ALGORITHMS.len()) {
+            let scenario = read(&job, &[]).unwrap();
             assert_eq!(scenario.setup.congestion.algorithm.name(), ALGORITHMS[job.algorithm]);
             assert_eq!(scenario.setup.red.is_some(), scenario.setup.congestion.algorithm.wants_ecn());
         }
@@ -252,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_run_has_all_figures_of_its_columns() {
-        let cell = cell(&Job { scenario: 2, hosts: 0, algorithm: 0, seed: 1 }).unwrap();
+        let cell = cell(&Job { scenario: 2, hosts: 0, algorithm: 0, seed: 1 }, &[]).unwrap();
         assert_eq!((cell.figures.len(), cell.scenario.as_str()), (COLUMNS.len(), "long-short"));
         let empty = |at: usize| cell.figures[at].is_empty();
         assert!(empty(10) && empty(11), "no flow is so short");
@@ -266,7 +277,7 @@ mod tests {
     fn merged_shards_are_the_unsplit_page_to_the_byte() {
         let folder = tempfile::tempdir().unwrap();
         let done: Vec<_> = (0..3)
-            .map(|job| cell(&Job { scenario: 2, hosts: 0, algorithm: job, seed: 1 }).unwrap())
+            .map(|job| cell(&Job { scenario: 2, hosts: 0, algorithm: job, seed: 1 }, &[]).unwrap())
             .map(|cell| serde_json::to_value(cell).unwrap())
             .collect();
         let part = |jobs: &[usize]| Part {

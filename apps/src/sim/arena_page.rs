@@ -14,7 +14,7 @@ pub fn page(cells: &[Cell]) -> Result<String, Failure> {
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=viewport content=\"width=device-width\">\
          <title>Arena of congestion control</title><style>{STYLE}body{{max-width:1500px}}</style><h1>Arena of congestion control</h1>\
-         <p class=lead>Every algorithm of Ferroce in every scenario, as a model of hosts and as the product's endpoints. A figure of \
+         <p class=lead>Every algorithm in every scenario, as a model of hosts and as the product's endpoints. A figure of \
          several seeds is their mean.</p><table><tr><th>column<th>what it is"
     );
     for (name, what) in COLUMNS {

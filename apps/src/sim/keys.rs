@@ -45,7 +45,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("up", "false", "`true`: the link returns, and with it the paths over it"),
     ]),
     ("Hosts and packets", "@", &[
-        key("congestion", "", "congestion control of the flows, as in `ferroce.toml`: `\"hpcc,line_rate=100G,base_rtt=4160ns\"`"),
+        key("congestion", "", "congestion control of the flows, as in `ferroce.toml`: `\"hpcc,line_rate=100G,base_rtt=4160ns\"`. Also an algorithm that the program registers"),
         key("rival", "", "a table with another congestion control for some flows"),
         key("host", "`\"endpoint\"`", "`endpoint`: the product's endpoints. `model`: a faster model of them, the default with `compat = \"hpcc-ns3\"`"),
         key("compat", "`\"ferroce\"`", "`hpcc-ns3`: packet sizes, times and acknowledgements of the simulator of HPCC's authors"),

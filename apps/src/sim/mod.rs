@@ -5,6 +5,7 @@ mod arena_page;
 mod changes;
 mod collectives;
 mod compare;
+mod congestion;
 mod figures;
 mod flows;
 mod keys;
@@ -18,14 +19,16 @@ mod shape;
 mod sweep;
 mod topology;
 
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::{input, units};
+use cc::Registration;
 use compare::Ours;
+use congestion::algorithm_name;
 use fabric::sim::{self, Hosts, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
-pub use keys::{ScenarioKey, TABLES};
+pub(crate) use keys::{ScenarioKey, TABLES};
 use parts::{Kind, Part, Shard};
-use scenario::{Scenario, algorithm_name};
+use scenario::{Options, Scenario};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -52,7 +55,7 @@ Examples:
   ferroce sim fabric/scenarios/incast-16.toml --sweep 1..1001 --shard 3/16 --out parts    (a job of many)
   ferroce sim --merge parts/*.json --out results
   ferroce sim --arena --out results")]
-pub struct Args {
+pub(crate) struct Args {
     /// Scenario file
     #[arg(required_unless_present_any = ["arena", "merge"])]
     scenario: Option<PathBuf>,
@@ -90,6 +93,9 @@ pub struct Args {
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["scenario", "arena", "shard", "sweep", "vary", "flows",
         "compare", "json"])]
     merge: Vec<PathBuf>,
+    /// Algorithms that the program registers
+    #[arg(skip)]
+    algorithms: Vec<&'static Registration>,
 }
 
 impl Args {
@@ -110,15 +116,64 @@ impl Args {
             [name].into_iter().chain(self.flows.as_deref()).chain(others.iter().map(PathBuf::as_path));
         let digest = |file: &Path| Ok(format!("{:016x}", parts::digest(&read(file)?)));
         let digests = files.map(digest).collect::<Result<Vec<_>, Failure>>()?;
-        Ok(format!("{} {}", env!("CARGO_PKG_VERSION"), digests.join(" ")))
+        Ok(format!("{} {}", self.version(), digests.join(" ")))
     }
+
+    /// Returns the version of the program, and the names of the registered algorithms.
+    fn version(&self) -> String {
+        let names = self.algorithms.iter().map(|algorithm| algorithm.name);
+        [env!("CARGO_PKG_VERSION")].into_iter().chain(names).collect::<Vec<_>>().join("+")
+    }
+}
+
+/// The command line of a program with registered algorithms.
+#[derive(Debug, clap::Parser)]
+#[command(version = env!("FERROCE_VERSION"))]
+struct Standalone {
+    #[command(flatten)]
+    args: Args,
+}
+
+/// Runs `ferroce sim` with further algorithms, for the `main` of a program. A scenario selects one by its name, as `congestion =
+/// "NAME,base_rtt=5us"`. `--arena` runs them beside those of Ferroce.
+///
+/// ```no_run
+/// use cc::{CongestionController, Feedback, HpccConfig, Rate, Registration};
+///
+/// #[derive(Debug)]
+/// struct Open(HpccConfig);
+///
+/// impl CongestionController for Open {
+///     fn window(&self) -> u64 {
+///         self.0.initial_window()
+///     }
+///     fn pacing_rate(&self) -> Option<Rate> {
+///         Some(self.0.line_rate)
+///     }
+/// }
+///
+/// static OPEN: Registration =
+///     Registration { name: "open", feedback: Feedback::Delay, build: |config| Box::new(Open(*config)) };
+///
+/// fn main() -> std::process::ExitCode {
+///     ferroce::sim::main(&[&OPEN])
+/// }
+/// ```
+#[must_use]
+pub fn main(algorithms: &[&'static Registration]) -> ExitCode {
+    let args = match <Standalone as clap::Parser>::try_parse() {
+        Ok(Standalone { args }) => Args { algorithms: algorithms.to_vec(), ..args },
+        Err(refused) => return failure::usage(&refused),
+    };
+    let result = congestion::check_names(algorithms).map_err(Failure::usage).and_then(|()| run(&args));
+    result.unwrap_or_else(|failure| failure.report())
 }
 
 /// Runs a scenario, a sweep, the arena or a shard, or merges shards.
 ///
 /// # Errors
 /// Returns a failure if a scenario cannot be read or run, or results cannot be written.
-pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if !args.merge.is_empty() {
         let part = Part::merge(&args.merge)?;
         return match part.kind {
@@ -133,7 +188,8 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let name = file.display().to_string();
     let text = input::text(file).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
     let read = |seed: u64, vary: &[(String, String)]| {
-        scenario::read(&name, &text, args.flows.as_deref(), seed, vary)
+        let (flows, algorithms) = (args.flows.as_deref(), &args.algorithms[..]);
+        scenario::read(&name, &text, &Options { flows, seed, vary, algorithms })
     };
     if args.sweep.is_some() || !args.vary.is_empty() || args.shard.is_some() {
         return sweep::run(args, &read);

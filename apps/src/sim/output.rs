@@ -1,8 +1,9 @@
 //! The files of a run: CSV with the columns of the reference, and a summary.
 
 use super::Cost;
+use super::congestion::algorithm_name;
 use super::figures::{SizeRow, steady};
-use super::scenario::{Scenario, algorithm_name};
+use super::scenario::Scenario;
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
 use fabric::sim::{Outcome, PortRow, Steady};

@@ -1,9 +1,10 @@
 //! The self-contained HTML report of a run.
 
 use super::compare::Compared;
+use super::congestion::algorithm_name;
 use super::figures::SizeRow;
 use super::plot::{Axes, Line, legend, lines, size};
-use super::scenario::{Scenario, algorithm_name};
+use super::scenario::Scenario;
 use crate::failure::Failure;
 use fabric::sim::{Hosts, Outcome, PortRow, Row};
 use std::fmt::Write;

@@ -2,13 +2,14 @@
 
 use super::changes::{ChangeText, changes};
 use super::collectives::{CollectiveText, FlowPlan};
+use super::congestion::{algorithm_name, authors_marks, congestion};
 use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
 use super::shape::{NodeNames, Shape};
 use super::topology::{LinkText, TopologyKind, shape};
 use crate::failure::Failure;
 use crate::units;
-use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Rate};
+use cc::{Rate, Registration};
 use fabric::sim::{Application, Change, Conventions, Hosts, Pfc, Requests, Sampling, Setup, Topology, Verb};
 use fabric::{Direct, Probability, Red, SecondClass};
 use roce::qp::Congestion;
@@ -16,7 +17,6 @@ use roce::wire::Format;
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use verbs::congestion::CongestionChoice;
 use verbs::errors::{line_of, with_remedy};
 
 #[derive(Deserialize)]
@@ -91,7 +91,7 @@ enum HostKind {
 
 #[derive(Clone, Copy, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "kebab-case")]
-enum Compat {
+pub(super) enum Compat {
     #[default]
     Ferroce,
     HpccNs3,
@@ -99,11 +99,11 @@ enum Compat {
 
 #[derive(Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct EcnText {
-    min: u64,
-    max: u64,
+pub(super) struct EcnText {
+    pub(super) min: u64,
+    pub(super) max: u64,
     #[serde(default = "certain")]
-    probability: f64,
+    pub(super) probability: f64,
 }
 
 impl EcnText {
@@ -219,17 +219,24 @@ pub struct Scenario {
     pub warnings: Vec<String>,
 }
 
-/// Reads the scenario `name`, a path, with the content `text`. `vary` replaces values of keys of `congestion`.
+/// What the command line adds to a scenario.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options<'a> {
+    /// File with the flows, in place of those in the scenario.
+    pub flows: Option<&'a Path>,
+    pub seed: u64,
+    /// Values of keys of `congestion`, in place of those in the scenario.
+    pub vary: &'a [(String, String)],
+    /// Registered algorithms.
+    pub algorithms: &'a [&'static Registration],
+}
+
+/// Reads the scenario `name`, a path, with the content `text`.
 ///
 /// # Errors
 /// Returns a failure with the line, the wrong key and the reason.
-pub fn read(
-    name: &str,
-    text: &str,
-    flows: Option<&Path>,
-    seed: u64,
-    vary: &[(String, String)],
-) -> Result<Scenario, Failure> {
+pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, Failure> {
+    let &Options { flows, seed, vary, algorithms } = options;
     let keys: Text = toml::from_str(text).map_err(|error| {
         let line = line_of(text, error.span().map_or(0, |span| span.start));
         Failure::usage(format!("{name}: line {line}: {}", with_remedy(error.message())))
@@ -243,7 +250,7 @@ pub fn read(
         Some(file) => FlowPlan { flows: list(file, numbering)?, ..FlowPlan::default() },
         None => own_flows(&keys, numbering, &shape, seed, folder).map_err(refuse)?,
     };
-    let congestion = congestion(&keys.congestion, vary, keys.compat)
+    let congestion = congestion(&keys.congestion, vary, keys.compat, algorithms)
         .map_err(|why| refuse(Mistake::new("congestion", why)))?
         .on_link(shape.line);
     let ecn = keys.ecn.or_else(|| authors_marks(keys.compat, &congestion.algorithm));
@@ -252,7 +259,7 @@ pub fn read(
     let changes = changes(&keys.change, &shape.topology, names).map_err(refuse)?;
     let rates: Vec<Rate> =
         [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();
-    let rival = rival(&keys, shape.line).map_err(refuse)?;
+    let rival = rival(&keys, shape.line, algorithms).map_err(refuse)?;
     let applications = applications(&keys, numbering).map_err(refuse)?;
     let sampled = sampled(&keys, &shape.topology, names).map_err(refuse)?;
     let FlowPlan { flows, dependencies } = flows;
@@ -317,12 +324,16 @@ fn own_flows(
 }
 
 /// Returns the congestion control of `[rival]`, if the scenario has one.
-fn rival(keys: &Text, line: Rate) -> Result<Option<(u8, Congestion)>, Mistake> {
+fn rival(
+    keys: &Text,
+    line: Rate,
+    algorithms: &[&'static Registration],
+) -> Result<Option<(u8, Congestion)>, Mistake> {
     let Some(rival) = &keys.rival else { return Ok(None) };
     if rival.dscp > 63 {
         return Err(Mistake::new("rival.dscp", format!("{}: out of range; use 0 to 63", rival.dscp)));
     }
-    let congestion = congestion(&rival.congestion, &[], keys.compat)
+    let congestion = congestion(&rival.congestion, &[], keys.compat, algorithms)
         .map_err(|why| Mistake::new("rival.congestion", why))?;
     Ok(Some((rival.dscp, congestion.on_link(line))))
 }
@@ -413,11 +424,6 @@ fn settings(keys: &Text, ecn: Option<EcnText>, setup: Setup) -> Result<Setup, Mi
     })
 }
 
-/// Returns the name of a congestion control in the syntax of scenarios.
-pub fn algorithm_name(congestion: &Congestion) -> &'static str {
-    if congestion.upgrade.is_some() { "auto" } else { congestion.algorithm.name() }
-}
-
 /// Returns the likely mistakes of a scenario whose links have these rates. `rates` is `None` for model hosts.
 fn warnings(name: &str, congestion: &Congestion, is_marked: bool, rates: Option<Vec<Rate>>) -> Vec<String> {
     let unmarked = (!is_marked && congestion.algorithm.wants_ecn()).then(|| unmarked(name, congestion));
@@ -445,19 +451,6 @@ fn untold(name: &str, rate: Rate) -> String {
         units::rate_text(rate),
         units::codes()
     )
-}
-
-/// Returns the marking thresholds of the HPCC authors' simulator for these algorithms.
-fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText> {
-    match (compat, algorithm) {
-        (Compat::HpccNs3, AlgorithmConfig::Dctcp(_)) => {
-            Some(EcnText { min: 300_000, max: 300_000, probability: 1.0 })
-        }
-        (Compat::HpccNs3, AlgorithmConfig::Dcqcn(_)) => {
-            Some(EcnText { min: 400_000, max: 1_600_000, probability: 0.2 })
-        }
-        _ => None,
-    }
 }
 
 /// Returns the name of a run with the values of `vary` in the reference: `hpcc_ms0`, `dctcp`.
@@ -489,53 +482,6 @@ fn conventions(text: &Text) -> Result<(Conventions, Hosts), String> {
         return Err(format!("mtu {payload}: 64 to 9000"));
     }
     Ok((Conventions { payload, ..sizes }, hosts))
-}
-
-/// The suffix of a `dcqcn` with a window in a reference's names.
-const WINDOWED: &str = "_vwin";
-
-/// Parses congestion control in the syntax of `ferroce.toml`. With `compat = "hpcc-ns3"`, DCTCP and DCQCN have the parameters of the
-/// authors' simulator.
-fn congestion(text: &str, vary: &[(String, String)], compat: Compat) -> Result<Congestion, String> {
-    let mut parts: Vec<String> = text.split(',').map(|part| part.trim().to_owned()).collect();
-    for (key, value) in vary {
-        let named = |part: &String| part.split('=').next() == Some(key.as_str());
-        parts.retain(|part| !named(part));
-        if key == "cc" {
-            parts[0] = value.strip_suffix(WINDOWED).unwrap_or(value).to_owned();
-        } else {
-            parts.push(format!("{key}={value}"));
-        }
-    }
-    // The new algorithm may not have the settings of the replaced one.
-    if let Some(name) = vary.iter().any(|(key, _)| key == "cc").then(|| parts[0].parse().ok()).flatten() {
-        let is_used = |part: &String| {
-            let setting =
-                CongestionChoice::SETTINGS.iter().find(|setting| part.split('=').next() == Some(setting.key));
-            setting.is_none_or(|setting| setting.algorithms.contains(&name))
-        };
-        parts.retain(is_used);
-    }
-    let line = parts.join(",");
-    let congestion = verbs::congestion::parse_congestion(&line)?;
-    let choice: CongestionChoice = line.parse()?;
-    let algorithm = match (congestion.algorithm, compat) {
-        (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {
-            let min_rate = config.min_rate;
-            let usual = DctcpConfig { min_rate, ..DctcpConfig::simulator(config.base_rtt) };
-            AlgorithmConfig::Dctcp(choice.over_dctcp(usual))
-        }
-        (AlgorithmConfig::Dcqcn(config), Compat::HpccNs3) => {
-            let min_rate = config.min_rate;
-            let is_open = vary.iter().any(|(key, value)| key == "cc" && value == "dcqcn");
-            let window = config.base_rtt.filter(|_| !is_open);
-            AlgorithmConfig::Dcqcn(
-                choice.over_dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::simulator(window) }),
-            )
-        }
-        (algorithm, _) => algorithm,
-    };
-    Ok(Congestion { algorithm, ..congestion })
 }
 
 #[cfg(test)]

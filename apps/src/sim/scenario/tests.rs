@@ -1,7 +1,18 @@
 //! Tests of reading scenarios.
 
 use super::*;
+use cc::AlgorithmConfig;
 use fabric::sim::LinkChange;
+
+fn read(
+    name: &str,
+    text: &str,
+    flows: Option<&Path>,
+    seed: u64,
+    vary: &[(String, String)],
+) -> Result<Scenario, Failure> {
+    super::read(name, text, &Options { flows, seed, vary, algorithms: &[] })
+}
 
 const TEXT: &str = "topology = 'star'\nhosts = 3\nrate = '100G'\ndelay = '1us'\ncompat = 'hpcc-ns3'\n\
     congestion = 'hpcc,line_rate=100G,base_rtt=4160ns,flows=100'\n\

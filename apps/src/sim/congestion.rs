@@ -1,0 +1,209 @@
+//! The congestion control of a scenario: an algorithm of Ferroce, or a registered one.
+
+use super::scenario::{Compat, EcnText};
+use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Feedback, HpccConfig, Registration};
+use roce::qp::Congestion;
+use std::num::NonZeroU32;
+use verbs::congestion::{CcName, CongestionChoice};
+
+/// Returns the name of a congestion control in the syntax of scenarios.
+pub(super) fn algorithm_name(congestion: &Congestion) -> &'static str {
+    if congestion.upgrade.is_some() { "auto" } else { congestion.algorithm.name() }
+}
+
+/// Returns the marking thresholds of the HPCC authors' simulator for these algorithms.
+pub(super) fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Option<EcnText> {
+    match (compat, algorithm) {
+        (Compat::HpccNs3, AlgorithmConfig::Dctcp(_)) => {
+            Some(EcnText { min: 300_000, max: 300_000, probability: 1.0 })
+        }
+        (Compat::HpccNs3, AlgorithmConfig::Dcqcn(_)) => {
+            Some(EcnText { min: 400_000, max: 1_600_000, probability: 0.2 })
+        }
+        _ => None,
+    }
+}
+
+/// The suffix of a `dcqcn` with a window in a reference's names.
+const WINDOWED: &str = "_vwin";
+
+/// Parses congestion control in the syntax of `ferroce.toml`. `vary` replaces values of keys. With `compat = "hpcc-ns3"`, DCTCP and DCQCN
+/// have the parameters of the authors' simulator. A registered algorithm with telemetry has the keys of `hpcc`, another those of `swift`.
+pub(super) fn congestion(
+    text: &str,
+    vary: &[(String, String)],
+    compat: Compat,
+    algorithms: &[&'static Registration],
+) -> Result<Congestion, String> {
+    let mut parts: Vec<String> = text.split(',').map(|part| part.trim().to_owned()).collect();
+    for (key, value) in vary {
+        let named = |part: &String| part.split('=').next() == Some(key.as_str());
+        parts.retain(|part| !named(part));
+        if key == "cc" {
+            parts[0] = value.strip_suffix(WINDOWED).unwrap_or(value).to_owned();
+        } else {
+            parts.push(format!("{key}={value}"));
+        }
+    }
+    let registered = algorithms.iter().copied().find(|algorithm| algorithm.name == parts[0]);
+    if let Some(registration) = registered {
+        parts[0] = keys_of(registration).to_string();
+    }
+    let name: Option<CcName> = parts[0].parse().ok();
+    if name.is_none() && !parts[0].contains('=') && !algorithms.is_empty() {
+        return Err(unknown(&parts[0], algorithms));
+    }
+    // The new algorithm may not have the settings of the replaced one.
+    if let Some(name) = name.filter(|_| vary.iter().any(|(key, _)| key == "cc")) {
+        let is_used = |part: &String| {
+            let setting =
+                CongestionChoice::SETTINGS.iter().find(|setting| part.split('=').next() == Some(setting.key));
+            setting.is_none_or(|setting| setting.algorithms.contains(&name))
+        };
+        parts.retain(is_used);
+    }
+    let line = parts.join(",");
+    let congestion = verbs::congestion::parse_congestion(&line)?;
+    let choice: CongestionChoice = line.parse()?;
+    if let Some(registration) = registered {
+        let config = parameters(&congestion.algorithm, &choice)?;
+        return Ok(Congestion { algorithm: AlgorithmConfig::Registered(registration, config), ..congestion });
+    }
+    let algorithm = match (congestion.algorithm, compat) {
+        (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {
+            let min_rate = config.min_rate;
+            let usual = DctcpConfig { min_rate, ..DctcpConfig::simulator(config.base_rtt) };
+            AlgorithmConfig::Dctcp(choice.over_dctcp(usual))
+        }
+        (AlgorithmConfig::Dcqcn(config), Compat::HpccNs3) => {
+            let min_rate = config.min_rate;
+            let is_open = vary.iter().any(|(key, value)| key == "cc" && value == "dcqcn");
+            let window = config.base_rtt.filter(|_| !is_open);
+            AlgorithmConfig::Dcqcn(
+                choice.over_dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::simulator(window) }),
+            )
+        }
+        (algorithm, _) => algorithm,
+    };
+    Ok(Congestion { algorithm, ..congestion })
+}
+
+/// Returns the algorithm of Ferroce whose keys the registered algorithm has.
+const fn keys_of(registration: &Registration) -> CcName {
+    match registration.feedback {
+        Feedback::Telemetry => CcName::Hpcc,
+        Feedback::Marks | Feedback::Delay => CcName::Swift,
+    }
+}
+
+/// Checks the names of registered algorithms.
+///
+/// # Errors
+/// Returns the first name that cannot be written in a scenario, or that another algorithm has.
+pub(super) fn check_names(algorithms: &[&'static Registration]) -> Result<(), String> {
+    for (place, name) in algorithms.iter().map(|algorithm| algorithm.name).enumerate() {
+        if name.is_empty() || !name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '-') {
+            return Err(format!("algorithm '{name}': not a name; use letters, digits and '-'"));
+        }
+        let is_taken = algorithms[..place].iter().any(|other| other.name == name);
+        if is_taken || name.parse::<CcName>().is_ok() {
+            return Err(format!("algorithm {name}: another has this name; choose another name"));
+        }
+    }
+    Ok(())
+}
+
+fn unknown(name: &str, algorithms: &[&'static Registration]) -> String {
+    let known = CcName::ALL.iter().map(|(name, _)| *name);
+    let names: Vec<_> = known.chain(algorithms.iter().map(|algorithm| algorithm.name)).collect();
+    format!("{name}: no such algorithm; use one of {}", names.join(", "))
+}
+
+/// Returns the parameters of a registered algorithm, parsed as those of [`keys_of`].
+fn parameters(parsed: &AlgorithmConfig, choice: &CongestionChoice) -> Result<HpccConfig, String> {
+    match parsed {
+        AlgorithmConfig::Hpcc(config) => Ok(*config),
+        AlgorithmConfig::Swift(config) => {
+            for (key, is_set) in [
+                ("gain", choice.gain.is_some()),
+                ("hop_delay", choice.hop_delay.is_some()),
+                ("flow_delay", choice.flow_delay.is_some()),
+            ] {
+                if is_set {
+                    return Err(format!("{key}: a registered algorithm has no such key; leave it out"));
+                }
+            }
+            let usual = HpccConfig::new(config.line_rate, config.base_rtt, NonZeroU32::MIN);
+            let additive_increase = choice.additive_increase.unwrap_or(usual.additive_increase);
+            Ok(HpccConfig { min_rate: config.min_rate, additive_increase, ..usual })
+        }
+        other => Err(format!("{}: not the algorithm whose keys were read", other.name())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cc::{CongestionController, Rate};
+
+    #[derive(Debug)]
+    struct Line(Rate);
+
+    impl CongestionController for Line {
+        fn window(&self) -> u64 {
+            u64::MAX
+        }
+
+        fn pacing_rate(&self) -> Option<Rate> {
+            Some(self.0)
+        }
+    }
+
+    const fn line(name: &'static str, feedback: Feedback) -> Registration {
+        Registration { name, feedback, build: |config| Box::new(Line(config.line_rate)) }
+    }
+
+    static READS: Registration = line("reads", Feedback::Telemetry);
+    static MARKS: Registration = line("marks", Feedback::Marks);
+    static WAITS: Registration = line("waits", Feedback::Delay);
+    const ALL: [&Registration; 3] = [&READS, &MARKS, &WAITS];
+
+    fn read(text: &str) -> Result<Congestion, String> {
+        congestion(text, &[], Compat::Ferroce, &ALL)
+    }
+
+    #[test]
+    fn a_registered_algorithm_has_the_keys_of_its_feedback() {
+        let reads = read("reads,line_rate=100G,base_rtt=5us,flows=10,telemetry=inband").unwrap();
+        assert_eq!((reads.algorithm.name(), reads.in_band), ("reads", Some(NonZeroU32::MIN)));
+        let increase = reads.algorithm.as_hpcc().map(|config| config.additive_increase);
+        assert_eq!(increase, Some(Rate::from_mbps(500)));
+        let marks = read("marks,base_rtt=5us,additive_increase=40M").unwrap();
+        assert!(marks.algorithm.wants_ecn() && marks.in_band.is_none());
+        assert!(read("waits,base_rtt=5us").unwrap().algorithm.is_by_delay());
+        for (text, part) in [
+            ("cubic", "cubic: no such algorithm; use one of fixed, hpcc"),
+            ("cubic", "auto, reads, marks, waits"),
+            ("waits,hop_delay=1us", "hop_delay: a registered algorithm has no such key; leave it out"),
+            ("waits,flows=1", "flows=1"),
+        ] {
+            let why = read(text).unwrap_err();
+            assert!(why.contains(part), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_name_is_that_of_one_algorithm() {
+        assert_eq!(check_names(&ALL), Ok(()));
+        static HPCC: Registration = line("hpcc", Feedback::Delay);
+        static TWO: Registration = line("two words", Feedback::Delay);
+        for (algorithms, part) in [
+            (&[&READS, &READS][..], "algorithm reads: another has this name"),
+            (&[&HPCC], "algorithm hpcc: another has this name"),
+            (&[&TWO], "algorithm 'two words': not a name"),
+        ] {
+            let why = check_names(algorithms).unwrap_err();
+            assert!(why.starts_with(part), "{why}");
+        }
+    }
+}

@@ -2,7 +2,7 @@
 //! `cargo test --release -p ferroce-fabric --test classes -- --nocapture` prints the figures.
 
 use cc::{AlgorithmConfig, DcqcnConfig, HpccConfig, Rate};
-use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
+use ferroce_fabric::sim::{Flow, Rival, Sampling, Setup, Topology, Which, run, window};
 use ferroce_fabric::{Probability, Red, SecondClass};
 use roce::qp::Congestion;
 use std::num::{NonZeroU8, NonZeroU32};
@@ -33,7 +33,7 @@ fn carried(expected: u32, other: Option<Congestion>, others: u32) -> [f64; 2] {
     let [from, until] = [2, 5].map(Duration::from_millis);
     let topology = Topology::star(host as usize + 1, LINE, Duration::from_micros(1));
     let setup = Setup {
-        rival: Some((46, hpcc(expected))),
+        rivals: vec![Rival { which: Which::Class(46), congestion: hpcc(expected) }],
         second_class: Some(SecondClass { dscp: 46, weights }),
         red: Some(Red { from: 100_000, to: 400_000, most: Probability::new(0.2).unwrap() }),
         sampling: Some(Sampling { every: Duration::from_micros(5), host, flows: flows.len() }),

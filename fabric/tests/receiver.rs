@@ -1,7 +1,7 @@
 //! HPCC++ at the receiver, with endpoints. `cargo test --release -p ferroce-fabric --test receiver -- --nocapture` prints the figures.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
-use ferroce_fabric::sim::{Flow, Sampling, Setup, Topology, run, window};
+use ferroce_fabric::sim::{Flow, Rival, Sampling, Setup, Topology, Which, run, window};
 use roce::qp::Congestion;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -61,7 +61,8 @@ fn both_ends_algorithms_share_a_link_fairly() {
         for flow in incast.flows.iter_mut().step_by(2) {
             flow.dscp = 1;
         }
-        incast.rival = Some((1, in_band(AlgorithmConfig::Hpcc(config))));
+        let congestion = in_band(AlgorithmConfig::Hpcc(config));
+        incast.rivals = vec![Rival { which: Which::Class(1), congestion }];
         let (busy, jain, _) = between([10, 15], &incast);
         println!("{senders} of both, {expected} expected: {busy:.1} Gb/s, Jain {jain:.3}");
         assert!(

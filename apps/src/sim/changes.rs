@@ -2,8 +2,7 @@
 
 use super::flows::parse_time;
 use super::mistake::Mistake;
-use super::shape::NodeNames;
-use crate::units;
+use super::shape::{NodeNames, link_rate};
 use fabric::sim::{Change, LinkChange, Topology};
 use serde::Deserialize;
 
@@ -63,7 +62,7 @@ fn links(change: &ChangeText, topology: &Topology, names: NodeNames) -> Result<V
 
 fn what(change: &ChangeText) -> Result<LinkChange, String> {
     match (&change.rate, change.down, change.up) {
-        (Some(rate), false, false) => units::rate(rate).map(LinkChange::Rate),
+        (Some(rate), false, false) => link_rate(rate).map(LinkChange::Rate),
         (None, true, false) => Ok(LinkChange::Down),
         (None, false, true) => Ok(LinkChange::Up),
         _ => {

@@ -2,7 +2,7 @@
 
 use super::flows::{FLOWS, FlowText, Numbering, parse_time, zero};
 use super::mistake::Mistake;
-use fabric::sim::{Collective, Dependency, Flow};
+use fabric::sim::{Collective, Dependency, Flow, circle};
 use serde::Deserialize;
 use std::ops::Range;
 
@@ -30,18 +30,20 @@ pub(super) struct CollectiveText {
 pub(super) struct FlowPlan {
     pub(super) flows: Vec<Flow>,
     pub(super) dependencies: Vec<Dependency>,
+    /// Indices of the flows of each `[[flow]]`.
+    pub(super) entries: Vec<Range<u32>>,
 }
 
 impl FlowPlan {
     /// Adds the flows of `[[flow]]`.
     pub(super) fn list(&mut self, entries: &[FlowText], numbering: Numbering) -> Result<(), Mistake> {
-        let mut ranges: Vec<Range<u32>> = Vec::new();
         for (place, entry) in entries.iter().enumerate() {
             let flows = parse_time(&entry.start).and_then(|start| numbering.spell(entry, start));
             let begin = self.flows.len() as u32;
             self.flows.extend(flows.map_err(|why| Mistake::in_entry("flow", place, why))?);
-            ranges.push(begin..self.flows.len() as u32);
+            self.entries.push(begin..self.flows.len() as u32);
         }
+        let ranges = &self.entries;
         for (place, entry) in entries.iter().enumerate() {
             let Some(after) = entry.after else { continue };
             let wrong = |why: String| Mistake::in_entry("flow", place, why);
@@ -61,7 +63,10 @@ impl FlowPlan {
             let pairs = ranges[place].clone().flat_map(|flow| of.clone().map(move |after| (flow, after)));
             self.dependencies.extend(pairs.map(|(flow, after)| Dependency { flow, after }));
         }
-        Ok(())
+        let Some(flow) = circle(self.flows.len(), &self.dependencies) else { return Ok(()) };
+        let place = ranges.iter().position(|range| range.contains(&(flow as u32))).unwrap_or_default();
+        let why = "begins after flows that begin after it; remove one after of the circle";
+        Err(Mistake::in_entry("flow", place, why))
     }
 
     /// Adds the flows of `[[collective]]`.

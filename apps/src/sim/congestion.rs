@@ -1,10 +1,71 @@
 //! The congestion control of a scenario: an algorithm of Ferroce, or a registered one.
 
+use super::flows::{FlowText, Numbering};
+use super::mistake::Mistake;
 use super::scenario::{Compat, EcnText};
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Feedback, HpccConfig, Registration};
+use fabric::sim::{Rival, Setup, Which};
 use roce::qp::Congestion;
+use serde::Deserialize;
 use std::num::NonZeroU32;
+use std::ops::Range;
 use verbs::congestion::{CcName, CongestionChoice};
+
+/// Another congestion control for some flows: an entry of `[[rival]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RivalText {
+    dscp: Option<u8>,
+    /// Numbers of the sending hosts, in place of `dscp`.
+    hosts: Option<Vec<u32>>,
+    congestion: String,
+}
+
+/// Reads the congestion control of flows that have their own, and of `[[rival]]`. `entries` are the indices of the flows of each
+/// `[[flow]]`. Of several that match a flow, the first applies.
+pub(super) fn rivals(
+    (flows, entries): (&[FlowText], &[Range<u32>]),
+    rivals: &[RivalText],
+    numbering: Numbering,
+    parse: impl Fn(&str) -> Result<Congestion, String>,
+) -> Result<Vec<Rival>, Mistake> {
+    let mut all = Vec::new();
+    for (place, (flow, range)) in flows.iter().zip(entries).enumerate() {
+        let Some(text) = &flow.congestion else { continue };
+        let congestion = parse(text).map_err(|why| Mistake::in_entry("flow", place, why))?;
+        all.push(Rival { which: Which::Flows(range.clone()), congestion });
+    }
+    for (place, rival) in rivals.iter().enumerate() {
+        let wrong = |why: String| Mistake::in_entry("rival", place, why);
+        let which = match (rival.dscp, &rival.hosts) {
+            (Some(dscp), None) if dscp <= 63 => Which::Class(dscp),
+            (Some(dscp), None) => return Err(wrong(format!("dscp = {dscp}: out of range; use 0 to 63"))),
+            (None, Some(hosts)) => {
+                let hosts = hosts.iter().map(|&host| numbering.host("host", host));
+                Which::Hosts(hosts.collect::<Result<_, _>>().map_err(wrong)?)
+            }
+            (Some(_), Some(_)) | (None, None) => {
+                return Err(wrong(
+                    "a rival needs either dscp or hosts; give one of them: hosts = [1, 2]".into(),
+                ));
+            }
+        };
+        all.push(Rival { which, congestion: parse(&rival.congestion).map_err(wrong)? });
+    }
+    Ok(all)
+}
+
+/// Returns the names of all congestion control in a setup: `hpcc`, or `hpcc, dcqcn`.
+pub(super) fn algorithm_names(setup: &Setup) -> String {
+    let others = setup.rivals.iter().map(|rival| &rival.congestion);
+    let mut names: Vec<&str> = Vec::new();
+    for name in [&setup.congestion].into_iter().chain(others).map(algorithm_name) {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names.join(", ")
+}
 
 /// Returns the name of a congestion control in the syntax of scenarios.
 pub(super) fn algorithm_name(congestion: &Congestion) -> &'static str {

@@ -63,6 +63,8 @@ pub(super) struct FlowText {
     dscp: u8,
     /// The number, from 1, of the entry whose flows must end first.
     pub(super) after: Option<usize>,
+    /// Congestion control of its flows, in place of the scenario's.
+    pub(super) congestion: Option<String>,
 }
 
 /// A row of a flow list in the format of the reference: size in bytes and start in ns. The port identifies flows of an incast.

@@ -46,7 +46,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
     ]),
     ("Hosts and packets", "@", &[
         key("congestion", "", "congestion control of the flows, as in `ferroce.toml`: `\"hpcc,line_rate=100G,base_rtt=4160ns\"`. Also an algorithm that the program registers"),
-        key("rival", "", "a table with another congestion control for some flows"),
+        key("rival", "", "a list of tables: other congestion control for some flows"),
         key("host", "`\"endpoint\"`", "`endpoint`: the product's endpoints. `model`: a faster model of them, the default with `compat = \"hpcc-ns3\"`"),
         key("compat", "`\"ferroce\"`", "`hpcc-ns3`: packet sizes, times and acknowledgements of the simulator of HPCC's authors"),
         key("mtu", "1024; 1000 with `hpcc-ns3`", "payload of a full packet, bytes: of endpoints 256, 512, 1024, 2048 or 4096, of the model 64 to 9000"),
@@ -56,9 +56,10 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("lie", "0", "probability that a host falsifies a report on a path, 0 to 1. Endpoints only"),
         key("deaf", "false", "hosts ignore packets that only Ferroce understands, such as probes. Endpoints only"),
     ]),
-    ("`[rival]`: a second congestion control", "[rival]\n@", &[
+    ("`[[rival]]`: other congestion control", "[[rival]]\n@", &[
         key("dscp", "", "the DSCP of its flows, 0 to 63"),
-        key("congestion", "", "their congestion control"),
+        key("hosts", "", "instead of `dscp`: its flows are those that these hosts send, `[1, 2]`"),
+        key("congestion", "", "their congestion control. Of several that match a flow, the first applies. With the model of hosts, either all algorithms compute with telemetry or none"),
     ]),
     ("`[requests]`: how endpoints split a flow", "[requests]\n@", &[
         key("verb", "`\"write\"`", "`write`, `read` or `send`"),
@@ -106,6 +107,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("start", "`\"0ns\"`", "when it begins; with `after`, how long after that"),
         key("after", "", "the number of an entry of `[[flow]]`, from 1: the flow begins when all of its flows have ended"),
         key("dscp", "0", "DSCP of its packets, 0 to 63"),
+        key("congestion", "the scenario's", "its congestion control, also in place of that of a `[[rival]]`"),
     ]),
     ("`[[collective]]`: an operation of several hosts", "[[collective]]\n@", &[
         key("kind", "", "`ring`: an all-reduce on a ring, in which each host sends a part of its data to the next in each of 2 (`hosts` - 1) steps, when it has received that of the step before. `all-to-all`: each host sends to each other, one after the other, first to the next"),

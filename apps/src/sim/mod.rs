@@ -23,7 +23,7 @@ use crate::failure::{self, Failure};
 use crate::{input, units};
 use cc::Registration;
 use compare::Ours;
-use congestion::algorithm_name;
+use congestion::algorithm_names;
 use fabric::sim::{self, Hosts, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) use keys::{ScenarioKey, TABLES};
@@ -245,7 +245,7 @@ fn check(name: &str, scenario: &Scenario) -> Result<(), Failure> {
         kind(setup.hosts),
         units::counted(setup.topology.switches(), "switch", "switches"),
         units::counted(setup.flows.len(), "flow", "flows"),
-        algorithm_name(&setup.congestion)
+        algorithm_names(setup)
     )
 }
 
@@ -275,7 +275,7 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
         units::counted(switches, "switch", "switches"),
         outcome.finished.len(),
         setup.flows.len(),
-        algorithm_name(&setup.congestion)
+        algorithm_names(setup)
     )?;
     let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| outcome.queue_quantile(share));
     outln!(

@@ -1,7 +1,7 @@
 //! The files of a run: CSV with the columns of the reference, and a summary.
 
 use super::Cost;
-use super::congestion::algorithm_name;
+use super::congestion::algorithm_names;
 use super::figures::{SizeRow, steady};
 use super::scenario::Scenario;
 use crate::failure::Failure;
@@ -134,7 +134,7 @@ pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: C
         "switches": scenario.setup.topology.switches(),
         "flows": scenario.setup.flows.len(),
         "finished": outcome.finished.len(),
-        "algorithm": algorithm_name(&scenario.setup.congestion),
+        "algorithm": algorithm_names(&scenario.setup),
         "seed": scenario.setup.seed,
         "trace": format!("{:016x}", outcome.trace),
         "virtual_us": outcome.time.as_nanos() as f64 / 1e3,

@@ -1,7 +1,7 @@
 //! The self-contained HTML report of a run.
 
 use super::compare::Compared;
-use super::congestion::algorithm_name;
+use super::congestion::algorithm_names;
 use super::figures::SizeRow;
 use super::plot::{Axes, Line, legend, lines, size};
 use super::scenario::Scenario;
@@ -71,7 +71,7 @@ fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
         if setup.flows.len() == 1 { "" } else { "s" },
         size(bytes),
         if switches == 1 { "" } else { "es" },
-        algorithm_name(&setup.congestion),
+        algorithm_names(setup),
         escape(title),
         setup.seed
     )
@@ -107,7 +107,7 @@ fn overview(scenario: &Scenario, outcome: &Outcome) -> String {
     let rows = [
         ("Hosts, switches", format!("{}, {}", setup.topology.hosts(), setup.topology.switches())),
         ("Flows that ended", format!("{} of {}", outcome.finished.len(), setup.flows.len())),
-        ("Congestion control", algorithm_name(&setup.congestion).into()),
+        ("Congestion control", algorithm_names(setup)),
         ("Virtual time", format!("{:.3} ms", outcome.time.as_nanos() as f64 / 1e6)),
         ("Longest queue of a switch port", format!("{:.1} kB", outcome.queue_max as f64 / 1e3)),
         ("Queue of all switch ports, p50 / p95 / p99", format!("{p50} / {p95} / {p99} kB")),

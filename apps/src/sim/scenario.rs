@@ -2,7 +2,7 @@
 
 use super::changes::{ChangeText, changes};
 use super::collectives::{CollectiveText, FlowPlan};
-use super::congestion::{algorithm_name, authors_marks, congestion};
+use super::congestion::{RivalText, algorithm_name, authors_marks, congestion, rivals};
 use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
 use super::shape::{NodeNames, Shape};
@@ -69,7 +69,8 @@ pub(super) struct Text {
     #[serde(default)]
     loss: f64,
     requests: Option<RequestsText>,
-    rival: Option<RivalText>,
+    #[serde(default)]
+    rival: Vec<RivalText>,
     reference: Option<Reference>,
     traffic: Option<Traffic>,
     #[serde(default)]
@@ -175,14 +176,6 @@ struct ApplicationText {
     rate: String,
 }
 
-/// The congestion control of the flows of a DSCP, in place of `congestion`.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RivalText {
-    dscp: u8,
-    congestion: String,
-}
-
 /// The name of a run in a reference directory.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -250,22 +243,24 @@ pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, F
         Some(file) => FlowPlan { flows: list(file, numbering)?, ..FlowPlan::default() },
         None => own_flows(&keys, numbering, &shape, seed, folder).map_err(refuse)?,
     };
-    let congestion = congestion(&keys.congestion, vary, keys.compat, algorithms)
-        .map_err(|why| refuse(Mistake::new("congestion", why)))?
-        .on_link(shape.line);
+    let parse = |text: &str, vary: &[(String, String)]| {
+        congestion(text, vary, keys.compat, algorithms).map(|congestion| congestion.on_link(shape.line))
+    };
+    let congestion = parse(&keys.congestion, vary).map_err(|why| refuse(Mistake::new("congestion", why)))?;
     let ecn = keys.ecn.or_else(|| authors_marks(keys.compat, &congestion.algorithm));
     let first_host = shape.first_host;
     let names = shape.names();
     let changes = changes(&keys.change, &shape.topology, names).map_err(refuse)?;
     let rates: Vec<Rate> =
         [shape.line, shape.fabric].into_iter().chain(changes.iter().filter_map(Change::rate)).collect();
-    let rival = rival(&keys, shape.line, algorithms).map_err(refuse)?;
+    let rivals = rivals((&keys.flow, &flows.entries), &keys.rival, numbering, |text| parse(text, &[]))
+        .map_err(refuse)?;
     let applications = applications(&keys, numbering).map_err(refuse)?;
     let sampled = sampled(&keys, &shape.topology, names).map_err(refuse)?;
-    let FlowPlan { flows, dependencies } = flows;
+    let FlowPlan { flows, dependencies, .. } = flows;
     let setup = Setup {
         seed,
-        rival,
+        rivals,
         changes,
         applications,
         dependencies,
@@ -321,21 +316,6 @@ fn own_flows(
     flows.list(&keys.flow, numbering)?;
     flows.collectives(&keys.collective, shape.topology.hosts() as u32)?;
     Ok(flows)
-}
-
-/// Returns the congestion control of `[rival]`, if the scenario has one.
-fn rival(
-    keys: &Text,
-    line: Rate,
-    algorithms: &[&'static Registration],
-) -> Result<Option<(u8, Congestion)>, Mistake> {
-    let Some(rival) = &keys.rival else { return Ok(None) };
-    if rival.dscp > 63 {
-        return Err(Mistake::new("rival.dscp", format!("{}: out of range; use 0 to 63", rival.dscp)));
-    }
-    let congestion = congestion(&rival.congestion, &[], keys.compat, algorithms)
-        .map_err(|why| Mistake::new("rival.congestion", why))?;
-    Ok(Some((rival.dscp, congestion.on_link(line))))
 }
 
 fn applications(keys: &Text, numbering: Numbering) -> Result<Vec<Application>, Mistake> {

@@ -1,7 +1,14 @@
 //! The topology of a scenario, and the names of its nodes.
 
+use crate::units;
 use cc::Rate;
-use fabric::sim::Topology;
+use fabric::sim::{Topology, check_rate};
+
+/// Parses the rate of a link.
+pub(super) fn link_rate(text: &str) -> Result<Rate, String> {
+    let rate = units::rate(text)?;
+    check_rate(rate).map_err(|error| error.to_string()).map(|()| rate)
+}
 
 /// The names of nodes in a scenario: `h` and the number of a host, counted from `first`, or `s` and the number of a switch, counted from 1.
 #[derive(Clone, Copy)]

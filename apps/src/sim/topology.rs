@@ -3,8 +3,8 @@
 use super::flows::parse_time;
 use super::mistake::Mistake;
 use super::scenario::Text;
-use super::shape::{NodeNames, Shape};
-use crate::{input, units};
+use super::shape::{NodeNames, Shape, link_rate};
+use crate::input;
 use cc::Rate;
 use fabric::Probability;
 use fabric::sim::{GraphError, Link, Topology};
@@ -101,7 +101,7 @@ fn refuse_unused(text: &Text) -> Result<(), Mistake> {
 fn with_name(text: &Text) -> Result<Shape, Mistake> {
     let (line, delay) = (needed_rate(text)?, needed_delay(text)?);
     let fabric = match &text.fabric_rate {
-        Some(rate) => units::rate(rate).map_err(|error| Mistake::new("fabric_rate", error))?,
+        Some(rate) => link_rate(rate).map_err(|error| Mistake::new("fabric_rate", error))?,
         None => line,
     };
     let topology = named(text, line, fabric, delay)?;
@@ -133,7 +133,7 @@ fn graph(text: &Text, folder: &Path) -> Result<Shape, Mistake> {
 
 fn needed_rate(text: &Text) -> Result<Rate, Mistake> {
     let rate = text.rate.as_deref().ok_or_else(|| Mistake::new("rate", "missing; add rate = \"100G\""))?;
-    units::rate(rate).map_err(|error| Mistake::new("rate", error))
+    link_rate(rate).map_err(|error| Mistake::new("rate", error))
 }
 
 fn needed_delay(text: &Text) -> Result<Duration, Mistake> {
@@ -181,12 +181,12 @@ fn listed(text: &Text, first: u32) -> Result<Graph, Mistake> {
     let switches = needs("switches", text.switches, NODES)?;
     let names = NodeNames::new(first, hosts, switches);
     // Defaults of links. An invalid one is refused only if a link uses it.
-    let common_rate = text.rate.as_deref().map(units::rate);
+    let common_rate = text.rate.as_deref().map(link_rate);
     let common_delay = text.delay.as_deref().map(parse_time);
     let link = |(place, link): (usize, &LinkText)| {
         let wrong = |why: String| Mistake::in_entry("link", place, why);
         let rate = match (&link.rate, &common_rate) {
-            (Some(rate), _) => units::rate(rate).map_err(wrong)?,
+            (Some(rate), _) => link_rate(rate).map_err(wrong)?,
             (None, Some(rate)) => rate.clone().map_err(|why| Mistake::new("rate", why))?,
             (None, None) => {
                 return Err(wrong("no rate; add rate = \"100G\" to it or to the scenario".into()));
@@ -274,7 +274,7 @@ fn link(line: &str, names: &[Option<usize>]) -> Result<Link, String> {
     };
     let loss = errors.parse().ok().and_then(Probability::new);
     let loss = loss.ok_or_else(|| format!("error rate {errors}: not a share of packets; use 0 to 1"))?;
-    let rate = units::rate(rate.strip_suffix("bps").unwrap_or(rate))?;
+    let rate = link_rate(rate.strip_suffix("bps").unwrap_or(rate))?;
     Ok(Link { loss, ..Link::new([node(from)?, node(to)?], rate, parse_time(delay)?) })
 }
 

@@ -69,8 +69,8 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         let consumer = |application: &Application| {
             (application.host, Consumer { rate: application.rate, busy_until: 0 })
         };
-        let rival = setup.rival.map_or(0, |(_, congestion)| congestion.format.longest());
-        let telemetry = MAX_IN_BAND.max(setup.congestion.format.longest()).max(rival);
+        let formats = setup.congestions().map(|congestion| congestion.format.longest());
+        let telemetry = formats.max().unwrap_or_default().max(MAX_IN_BAND);
         Ok(Self {
             setup,
             mtu,
@@ -193,7 +193,7 @@ impl<'a> Endpoints<'a> {
             return Err("a flow has two hosts".into());
         };
         let Requests { verb, depth, selective_repeat, .. } = self.setup.requests;
-        let (congestion, mtu) = (self.setup.congestion_of(spec), self.mtu);
+        let (congestion, mtu) = (*self.setup.congestion_of(flow), self.mtu);
         let mut make = || -> Result<(Qpn, Qpn), ControlError> {
             let (source, destination) = (a.create_qp(now, depth)?, b.create_qp(now, depth)?);
             let link = |dscp| Link { now, mtu, dscp, selective_repeat };

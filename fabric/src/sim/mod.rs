@@ -32,7 +32,8 @@ pub use collective::Collective;
 pub use measure::{PortRow, Row, Series};
 pub use outcome::{Finished, Outcome};
 pub use setup::{
-    Application, Conventions, Dependency, Flow, Hosts, Pfc, Requests, Sampling, Setup, SetupError, Verb,
+    Application, Conventions, Dependency, Flow, Hosts, Pfc, Requests, Rival, Sampling, Setup, SetupError,
+    Verb, Which, check_rate, circle,
 };
 pub use steady::{Steady, window};
 pub use topology::{GraphError, Link, Topology};

@@ -57,7 +57,7 @@ impl<'a> Hosts<'a> for Model<'a> {
     fn start(&mut self, network: &mut Network<'a>, flow: u32) {
         let source = self.setup.flows[flow as usize].source;
         // Checked in `Setup::check`.
-        let Ok(algorithm) = self.setup.algorithm().build() else { return };
+        let Ok(algorithm) = self.setup.congestion_of(flow).algorithm.build() else { return };
         let sender = Sender::new(algorithm, network.line(source), network.now);
         self.flows[flow as usize].sender = Some(Box::new(sender));
         self.hosts[source as usize].active.push(flow);

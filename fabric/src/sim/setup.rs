@@ -5,6 +5,7 @@ use crate::{Direct, Probability, Red, SecondClass};
 use cc::{AlgorithmConfig, Rate};
 use roce::qp::Congestion;
 use roce::wire::{Format, Mtu};
+use std::ops::Range;
 use std::time::Duration;
 use thiserror::Error;
 
@@ -67,6 +68,26 @@ pub struct Application {
     pub host: u32,
     /// Rate at which the application consumes the payload of all messages together; above 0.
     pub rate: Rate,
+}
+
+/// The flows that have another congestion control than the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// Those of a class, by DSCP, 0 to 63.
+    Class(u8),
+    /// Those that these hosts send.
+    Hosts(Vec<u32>),
+    /// Those with an index in this range.
+    Flows(Range<u32>),
+}
+
+/// Another congestion control for some flows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rival {
+    /// The flows.
+    pub which: Which,
+    /// Their congestion control.
+    pub congestion: Congestion,
 }
 
 /// The kind of hosts.
@@ -154,8 +175,9 @@ pub struct Setup {
     pub hosts: Hosts,
     /// Congestion control of the flows. The model uses only its algorithm and `reported_flows`.
     pub congestion: Congestion,
-    /// Another congestion control, for the flows of this DSCP (0 to 63). Endpoints only.
-    pub rival: Option<(u8, Congestion)>,
+    /// Other congestion control for some flows; of several that match a flow, the first. Between model hosts, either all algorithms compute
+    /// with telemetry or none.
+    pub rivals: Vec<Rival>,
     /// RED marks, if any. The limits are for a link of 100 Gb/s and scale with the rate of other links.
     pub red: Option<Red>,
     /// Second class of service at every switch port.
@@ -263,6 +285,43 @@ pub(super) const LONGEST: u64 = 1 << 30;
 /// Limit on the bytes of one flow, in longest requests; also the default depth.
 const PIECES: u64 = 64;
 
+/// Checks that telemetry can express the rate of a link.
+///
+/// # Errors
+/// Returns [`SetupError::Rate`] unless the rate is a whole number of Gb/s from 1 to 1000.
+pub const fn check_rate(rate: Rate) -> Result<(), SetupError> {
+    let bps = rate.as_bps();
+    match bps / 1_000_000_000 {
+        1..=1000 if bps % 1_000_000_000 == 0 => Ok(()),
+        _ => Err(SetupError::Rate { bps }),
+    }
+}
+
+/// Returns the first of `flows` flows that depends on itself, directly or through others. Every dependency is of two of these flows.
+#[must_use]
+pub fn circle(flows: usize, dependencies: &[Dependency]) -> Option<usize> {
+    let mut waits = vec![0_u32; flows];
+    let mut followers = vec![Vec::new(); if dependencies.is_empty() { 0 } else { flows }];
+    for &Dependency { flow, after } in dependencies {
+        waits[flow as usize] += 1;
+        followers[after as usize].push(flow as usize);
+    }
+    let mut ended: Vec<usize> = (0..followers.len()).filter(|&flow| waits[flow] == 0).collect();
+    while let Some(flow) = ended.pop() {
+        for &follower in &followers[flow] {
+            waits[follower] -= 1;
+            if waits[follower] == 0 {
+                ended.push(follower);
+            }
+        }
+    }
+    waits.iter().position(|&waits| waits > 0)
+}
+
+const fn is_at_receiver(algorithm: &AlgorithmConfig) -> bool {
+    matches!(algorithm, AlgorithmConfig::HpccReceiver(_))
+}
+
 impl Requests {
     /// WRITEs of maximum length, with go-back-N.
     pub const WRITES: Self =
@@ -278,7 +337,7 @@ impl Setup {
             conventions: Conventions::FERROCE,
             hosts: Hosts::Endpoints,
             congestion,
-            rival: None,
+            rivals: Vec::new(),
             red: None,
             second_class: None,
             tell_sojourn: false,
@@ -325,10 +384,7 @@ impl Setup {
             }
         }
         for rate in self.topology.rates().chain(self.changes.iter().filter_map(Change::rate)) {
-            let bps = rate.as_bps();
-            if bps % 1_000_000_000 != 0 || !(1..=1000).contains(&(bps / 1_000_000_000)) {
-                return Err(SetupError::Rate { bps });
-            }
+            check_rate(rate)?;
         }
         if let Some(share) = self.pfc.map(|pfc| pfc.share).filter(|share| !(0.0..=1.0).contains(share)) {
             return Err(SetupError::Share { what: "pfc", value: share.to_string() });
@@ -341,8 +397,7 @@ impl Setup {
             return Err(SetupError::Requests { bytes, depth });
         }
         self.check_applications()?;
-        let algorithms = [Some(self.congestion), self.rival.map(|(_, congestion)| congestion)];
-        for congestion in algorithms.into_iter().flatten() {
+        for congestion in self.congestions() {
             let fits = congestion.algorithm.build().map(drop);
             fits.map_err(|error| SetupError::Algorithm(error.to_string()))?;
         }
@@ -351,10 +406,14 @@ impl Setup {
         }
         match self.hosts {
             Hosts::Endpoints => self.mtu().map(drop),
-            Hosts::Model if matches!(self.algorithm(), AlgorithmConfig::HpccReceiver(_)) => {
+            Hosts::Model if self.congestions().any(|one| is_at_receiver(&one.algorithm)) => {
                 Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
             }
-            Hosts::Model if self.rival.is_some() => Err(SetupError::Model { what: "second algorithm" }),
+            Hosts::Model
+                if self.congestions().any(|one| one.algorithm.as_hpcc().is_some() != self.stamps()) =>
+            {
+                Err(SetupError::Model { what: "algorithms with telemetry beside others without" })
+            }
             Hosts::Model if !self.applications.is_empty() => {
                 Err(SetupError::Model { what: "slow applications" })
             }
@@ -375,25 +434,11 @@ impl Setup {
     /// Checks that no flow depends on itself, directly or through others.
     fn check_dependencies(&self) -> Result<(), SetupError> {
         let last = self.flows.len() as u32 - 1;
-        let mut waits = vec![0_u32; self.flows.len()];
-        let mut followers = vec![Vec::new(); if self.dependencies.is_empty() { 0 } else { self.flows.len() }];
-        for &Dependency { flow, after } in &self.dependencies {
-            if flow == after || flow.max(after) > last {
-                return Err(SetupError::Dependency { flow, after, last });
-            }
-            waits[flow as usize] += 1;
-            followers[after as usize].push(flow as usize);
+        let wrong = |pair: &&Dependency| pair.flow == pair.after || pair.flow.max(pair.after) > last;
+        if let Some(&Dependency { flow, after }) = self.dependencies.iter().find(wrong) {
+            return Err(SetupError::Dependency { flow, after, last });
         }
-        let mut ended: Vec<usize> = (0..followers.len()).filter(|&flow| waits[flow] == 0).collect();
-        while let Some(flow) = ended.pop() {
-            for &follower in &followers[flow] {
-                waits[follower] -= 1;
-                if waits[follower] == 0 {
-                    ended.push(follower);
-                }
-            }
-        }
-        waits.iter().position(|&waits| waits > 0).map_or(Ok(()), |flow| Err(SetupError::Circle { flow }))
+        circle(self.flows.len(), &self.dependencies).map_or(Ok(()), |flow| Err(SetupError::Circle { flow }))
     }
 
     fn check_applications(&self) -> Result<(), SetupError> {
@@ -435,13 +480,23 @@ impl Setup {
         Ok(())
     }
 
-    pub(super) fn congestion_of(&self, flow: &Flow) -> Congestion {
-        self.rival
-            .filter(|(dscp, _)| *dscp == flow.dscp)
-            .map_or(self.congestion, |(_, congestion)| congestion)
+    /// Returns the congestion control of a flow.
+    pub(super) fn congestion_of(&self, number: u32) -> &Congestion {
+        let flow = &self.flows[number as usize];
+        let matches = |rival: &&Rival| match &rival.which {
+            Which::Class(dscp) => *dscp == flow.dscp,
+            Which::Hosts(hosts) => hosts.contains(&flow.source),
+            Which::Flows(flows) => flows.contains(&number),
+        };
+        self.rivals.iter().find(matches).map_or(&self.congestion, |rival| &rival.congestion)
     }
 
-    /// Returns the algorithm of all flows except `rival`'s.
+    /// Returns the congestion control of all flows, first that of most of them.
+    pub(super) fn congestions(&self) -> impl Iterator<Item = &Congestion> {
+        [&self.congestion].into_iter().chain(self.rivals.iter().map(|rival| &rival.congestion))
+    }
+
+    /// Returns the algorithm of all flows except the rivals'.
     pub(super) const fn algorithm(&self) -> &AlgorithmConfig {
         &self.congestion.algorithm
     }

@@ -2,7 +2,7 @@
 
 use super::*;
 use cc::AlgorithmConfig;
-use fabric::sim::LinkChange;
+use fabric::sim::{LinkChange, Rival, Which};
 
 fn read(
     name: &str,
@@ -148,21 +148,58 @@ fn links_of_a_graph_come_from_the_scenario_or_a_file() {
 
 #[test]
 fn requests_loss_and_a_second_algorithm_are_set() {
-    let more = "loss = 0.01\nrival = { dscp = 8, congestion = 'dcqcn' }\nrequests = { verb = 'read', bytes = 4096, depth = 8 }\n";
+    let more = "loss = 0.01\nrival = [{ dscp = 8, congestion = 'dcqcn' }]\nrequests = { verb = 'read', bytes = 4096, depth = 8 }\n";
     let text = format!("{more}{}", TEXT.replace("compat = 'hpcc-ns3'\n", ""));
     let setup = read("x", &text, None, 1, &[]).unwrap().setup;
-    assert_eq!(setup.rival.map(|(dscp, other)| (dscp, other.algorithm.name())), Some((8, "dcqcn")));
+    let rival = |rival: &Rival| (rival.which.clone(), rival.congestion.algorithm.name());
+    assert_eq!(setup.rivals.iter().map(rival).collect::<Vec<_>>(), [(Which::Class(8), "dcqcn")]);
     assert_eq!((setup.requests.verb, setup.requests.bytes, setup.requests.depth), (Verb::Read, 4096, 8));
     assert_eq!(Some(setup.loss), Probability::new(0.01));
     for (from, to, part) in [
-        ("dscp = 8", "dscp = 64", "x: line 2: rival.dscp: 64: out of range; use 0 to 63"),
-        ("dcqcn", "reno", "x: line 2: rival.congestion: "),
+        ("dscp = 8", "dscp = 64", "x: line 2: rival 1: dscp = 64: out of range; use 0 to 63"),
+        ("dcqcn", "reno", "x: line 2: rival 1: "),
         ("0.01", "2", "x: line 1: loss: 2: out of range; use 0 to 1"),
         ("loss", "lost", "x: line 1: no key `lost`; write `loss`"),
     ] {
         let error = read("x", &text.replacen(from, to, 1), None, 1, &[]).map(|_| ()).unwrap_err();
         assert!(error.to_string().contains(part), "{error}");
     }
+}
+
+#[test]
+fn flows_hosts_and_classes_have_algorithms_of_their_own() {
+    let flow = "[[flow]]\nsource = 2\ndestination = 3\nbytes = 1\n";
+    let rivals = "[[rival]]\nhosts = [2]\ncongestion = 'powertcp,base_rtt=5us'\n";
+    let text = format!("{TEXT}{flow}congestion = 'hpcc-fair'\n{flow}{rivals}");
+    let setup = read("x", &text, None, 1, &[]).unwrap().setup;
+    let names: Vec<_> = setup.rivals.iter().map(|rival| rival.congestion.algorithm.name()).collect();
+    assert_eq!(
+        (setup.rivals[0].which.clone(), &names[..]),
+        (Which::Flows(1..2), &["hpcc-fair", "powertcp"][..])
+    );
+    assert_eq!(setup.rivals[1].which, Which::Hosts(vec![1]));
+    for (from, to, part) in [
+        ("hosts = [2]", "hosts = [9]", "x: line 20: rival 1: host 9: not a host of the topology; use 1 to 3"),
+        ("hosts = [2]", "", "x: line 20: rival 1: a rival needs either dscp or hosts"),
+        ("hpcc-fair", "reno", "x: line 11: flow 2: "),
+    ] {
+        let error = read("x", &text.replacen(from, to, 1), None, 1, &[]).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+#[test]
+fn a_circle_and_a_rate_that_telemetry_cannot_express_have_a_line() {
+    let flow = "[[flow]]\nsource = 2\ndestination = 3\nbytes = 1\nafter = 3\n";
+    let text = format!("{TEXT}{flow}{}", flow.replace("after = 3", "after = 2"));
+    let error = |text: &str| read("x", text, None, 1, &[]).map(|_| ()).unwrap_err().to_string();
+    let said = "x: line 11: flow 2: begins after flows that begin after it";
+    assert!(error(&text).contains(said), "{}", error(&text));
+    let change = format!("{TEXT}[[change]]\ntime = '1ms'\nlink = ['s1', 'h2']\nrate = '2.5G'\n");
+    let said = "x: line 11: change 1: link of 2500000000 bit/s: telemetry cannot express it";
+    assert!(error(&change).contains(said), "{}", error(&change));
+    let slow = TEXT.replace("rate = '100G'", "rate = '10M'");
+    assert!(error(&slow).contains("x: line 3: rate: link of 10000000 bit/s"), "{}", error(&slow));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Algorithms that the enum [`Algorithm`](crate::Algorithm) does not contain, such as those of other crates.
 
-use crate::{ConfigError, CongestionController, HpccConfig, Rate};
+use crate::{Ack, ConfigError, CongestionController, HpccConfig, PathTelemetry, Rate};
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 
@@ -98,11 +98,30 @@ impl Registered {
         &self.config
     }
 
-    // These two precede the methods of the same names that `Deref` provides.
+    // These precede the methods of the same names that `Deref` provides.
+
+    /// Passes copies on, so that the compiler need not assume for the other algorithms that references are kept.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
+        let (ack, path) = (*ack, *path);
+        self.controller.on_telemetry(&ack, &path);
+    }
+
+    /// As [`on_telemetry`](Self::on_telemetry).
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn on_ack(&mut self, ack: &Ack) {
+        let ack = *ack;
+        self.controller.on_ack(&ack);
+    }
+
+    #[cold]
     pub(crate) fn window(&self) -> u64 {
         self.controller.window().max(1)
     }
 
+    #[cold]
     pub(crate) fn pacing_rate(&self) -> Option<Rate> {
         self.controller.pacing_rate().map(|rate| rate.clamp(self.config.min_rate, self.config.line_rate))
     }
@@ -125,7 +144,7 @@ impl DerefMut for Registered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Ack, AlgorithmConfig, Instant};
+    use crate::{AlgorithmConfig, Instant};
     use alloc::vec::Vec;
     use core::num::NonZeroU32;
     use core::time::Duration;

@@ -1,4 +1,5 @@
-//! Future events, ordered by time and then by insertion, for the simulator and the soak test, each with its own unit of time.
+//! Future events, for the simulator and the soak test, each with its own unit of time and its own order of
+//! simultaneous events.
 //!
 //! Most events are due within some µs. A ring holds them by short stretches of time, and the queue sorts a stretch when its time starts. A
 //! heap holds later events.
@@ -6,35 +7,38 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+/// An event with a rank among those of equal times and orders.
+pub(crate) trait Ranked {
+    fn rank(&self) -> u64 {
+        0
+    }
+}
+
 struct Entry<E> {
     at: u64,
-    number: u64,
+    order: u64,
     event: E,
 }
 
-impl<E> Entry<E> {
-    const fn key(&self) -> (u64, u64) {
-        (self.at, self.number)
-    }
-}
-
-impl<E> PartialEq for Entry<E> {
+impl<E: Ranked> PartialEq for Entry<E> {
     fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
+        self.cmp(other).is_eq()
     }
 }
 
-impl<E> Eq for Entry<E> {}
+impl<E: Ranked> Eq for Entry<E> {}
 
-impl<E> PartialOrd for Entry<E> {
+impl<E: Ranked> PartialOrd for Entry<E> {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<E> Ord for Entry<E> {
+impl<E: Ranked> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.key().cmp(&other.key())
+        (self.at, self.order)
+            .cmp(&(other.at, other.order))
+            .then_with(|| self.event.rank().cmp(&other.event.rank()))
     }
 }
 
@@ -44,8 +48,8 @@ const SHIFT: u32 = 10;
 const RING: u64 = 1 << 13;
 const WORD: u64 = u64::BITS as u64;
 
-/// A queue of events: the earliest first, and events of equal times in the order of `push`.
-pub(crate) struct Events<E> {
+/// A queue of events: the earliest first, of equal times that of the lowest `order`, and of equal orders that of the lowest rank.
+pub(crate) struct Events<E: Ranked> {
     /// The events of the current stretch, in descending order.
     due: Vec<Entry<E>>,
     reached: u64,
@@ -53,10 +57,9 @@ pub(crate) struct Events<E> {
     /// One bit per stretch of the ring, set if it has events.
     occupied: Vec<u64>,
     later: BinaryHeap<Reverse<Entry<E>>>,
-    said: u64,
 }
 
-impl<E> Default for Events<E> {
+impl<E: Ranked> Default for Events<E> {
     fn default() -> Self {
         Self {
             due: Vec::new(),
@@ -64,15 +67,13 @@ impl<E> Default for Events<E> {
             ring: (0..RING).map(|_| Vec::new()).collect(),
             occupied: vec![0; (RING / WORD) as usize],
             later: BinaryHeap::new(),
-            said: 0,
         }
     }
 }
 
-impl<E> Events<E> {
-    pub(crate) fn push(&mut self, at: u64, event: E) {
-        let entry = Entry { at, number: self.said, event };
-        self.said += 1;
+impl<E: Ranked> Events<E> {
+    pub(crate) fn push(&mut self, at: u64, order: u64, event: E) {
+        let entry = Entry { at, order, event };
         let stretch = at >> SHIFT;
         if stretch <= self.reached {
             let place = self.due.partition_point(|other| *other > entry);
@@ -87,10 +88,22 @@ impl<E> Events<E> {
     }
 
     pub(crate) fn pop(&mut self) -> Option<(u64, E)> {
+        self.next_at()?;
+        self.due.pop().map(|entry| (entry.at, entry.event))
+    }
+
+    /// Removes the first event, if its time is before `end`. Returns its time, its order and the event.
+    pub(crate) fn pop_before(&mut self, end: u64) -> Option<(u64, u64, E)> {
+        self.next_at().filter(|at| *at < end)?;
+        self.due.pop().map(|entry| (entry.at, entry.order, entry.event))
+    }
+
+    /// Returns the time of the first event.
+    pub(crate) fn next_at(&mut self) -> Option<u64> {
         if self.due.is_empty() {
             self.advance()?;
         }
-        self.due.pop().map(|entry| (entry.at, entry.event))
+        self.due.last().map(|entry| entry.at)
     }
 
     /// Removes the events for which `keeps` returns false, in time proportional to all events.
@@ -145,6 +158,12 @@ impl<E> Events<E> {
 mod tests {
     use super::*;
 
+    impl Ranked for (u32, u32) {
+        fn rank(&self) -> u64 {
+            self.0.into()
+        }
+    }
+
     /// Compares the queue with a heap, with events at distances from 0 to 50,000,000.
     #[test]
     fn the_ring_and_the_heap_keep_one_order() {
@@ -154,20 +173,23 @@ mod tests {
         for number in 0..20_000_u32 {
             let span = [1, 900, 100_000, 8_388_608, 50_000_000][random.below(5) as usize];
             let at = now + random.below(span);
-            events.push(at, number);
-            heap.push(Reverse((at, number)));
+            let (order, rank) = (u64::from(number % 3), number / 3);
+            events.push(at, order, (rank, number));
+            heap.push(Reverse((at, order, rank, number)));
             if number % 5000 == 4999 {
-                events.retain(|event| event % 7 != 0);
-                heap.retain(|Reverse((_, event))| event % 7 != 0);
+                events.retain(|(_, event)| event % 7 != 0);
+                heap.retain(|Reverse((.., event))| event % 7 != 0);
             }
             if number % 3 != 0 {
-                let expected = heap.pop().map(|Reverse(next)| next);
+                let expected = heap.pop().map(|Reverse((at, _, rank, number))| (at, (rank, number)));
                 assert_eq!(events.pop(), expected);
                 now = expected.map_or(now, |(at, _)| at);
             }
         }
-        while let Some(Reverse((at, number))) = heap.pop() {
-            assert_eq!(events.pop(), Some((at, number)));
+        while let Some(Reverse((at, order, rank, number))) = heap.pop() {
+            assert_eq!(events.next_at(), Some(at));
+            assert_eq!(events.pop_before(at), None);
+            assert_eq!(events.pop_before(at + 1), Some((at, order, (rank, number))));
         }
         assert_eq!(events.pop(), None);
     }

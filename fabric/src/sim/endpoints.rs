@@ -175,6 +175,9 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         self.cards.iter().map(|card| card.endpoint.counters().retransmitted).sum()
     }
 
+    /// Does nothing: endpoints run on one thread.
+    fn add(&mut self, _: &Self) {}
+
     fn doubled(&self) -> u64 {
         self.cards.iter().map(|card| card.endpoint.counters().discarded(Discard::Duplicate)).sum()
     }

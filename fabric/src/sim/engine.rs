@@ -1,12 +1,17 @@
-//! The event loop.
+//! The event loop, on one thread or several.
 
 use super::event::Event;
+use super::exchange::{Exchange, State};
 use super::measure::{PortRow, Row, Series};
-use super::network::{Network, picos};
+use super::network::{EXPIRE, Network, picos};
 use super::outcome::Outcome;
 use super::parcel::Parcel;
-use super::setup::{Setup, SetupError};
+use super::partition::Partition;
+use super::setup::{Hosts as Kind, Setup, SetupError};
+use cc::Rate;
 use std::collections::HashSet;
+use std::panic::resume_unwind;
+use std::thread;
 use std::time::Duration;
 
 /// Events between two calls of `watch`.
@@ -32,9 +37,12 @@ pub(super) trait Hosts<'a>: Sized {
     fn timer(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
     /// Handles a drop of a packet of the flow, `EXPIRE` after the drop.
     fn expire(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
+    /// Returns the progress of a flow; none if its source is a host of another thread.
     fn progress(&self, flow: u32) -> Progress;
     fn state(&self, flow: u32) -> String;
     fn retransmitted(&self) -> u64;
+    /// Adds the counts of another thread's hosts.
+    fn add(&mut self, other: &Self);
     /// Returns the number of packets that receivers received twice.
     fn doubled(&self) -> u64 {
         0
@@ -43,14 +51,93 @@ pub(super) trait Hosts<'a>: Sized {
     fn memory() -> [usize; 2];
 }
 
-pub(super) fn run<'a, H: Hosts<'a>>(
+/// Runs a setup on at most `threads` threads. The outcome does not depend on their number, except `packets_most`.
+pub(super) fn run<'a, H: Hosts<'a> + Send>(
     setup: &'a Setup,
+    threads: usize,
     watch: &mut dyn FnMut(usize, u64, u64),
-) -> Result<Outcome, SetupError> {
-    let network = Network::new(setup, H::is_stamped(setup))?;
-    Engine { hosts: H::new(setup)?, network, series: Vec::new() }.run(watch)
+) -> Result<Outcome, SetupError>
+where
+    H::Parcel: Send,
+{
+    let partition = Partition::new(&setup.topology, if may_divide(setup) { threads } else { 1 });
+    let exchange = Exchange::new(partition.count);
+    let start = |me: u16, watch: &mut dyn FnMut(usize, u64, u64)| {
+        let network = Network::new(setup, H::is_stamped(setup), &partition, me);
+        let engine =
+            network.and_then(|network| Ok(Engine { hosts: H::new(setup)?, network, series: Vec::new() }));
+        // All threads fail, or none: they check the same setup.
+        let mut engine: Engine<'_, H> = engine?;
+        engine.run(&exchange, watch).map(|end| (engine, end))
+    };
+    let mut parts = thread::scope(|scope| {
+        let start = &start;
+        let others: Vec<_> =
+            (1..partition.count as u16).map(|me| scope.spawn(move || start(me, &mut |_, _, _| {}))).collect();
+        let first = start(0, watch);
+        let others =
+            others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        [first].into_iter().chain(others).collect::<Result<Vec<_>, _>>()
+    })?;
+    if parts.iter().any(|(_, end)| *end == End::Silence) {
+        return Err(silence(setup, &partition, &parts));
+    }
+    let end = end(setup, parts.iter().map(|(engine, _)| &engine.network));
+    let (mut all, _) = parts.remove(0);
+    all.close(end);
+    for (mut other, _) in parts {
+        other.close(end);
+        all.add(other);
+    }
+    Ok(all.outcome(end))
 }
 
+/// Returns whether several threads may run the setup: hosts affect each other only over links, each with a delay.
+fn may_divide(setup: &Setup) -> bool {
+    // In whole ns, packets on a fast link may take no time, and be simultaneous.
+    let takes_time = |rate: Rate| {
+        !setup.conventions.whole_nanos
+            || rate.time_for(setup.acknowledgement().into()) >= Duration::from_nanos(1)
+    };
+    let links = &setup.topology;
+    let is_local = setup.hosts == Kind::Model && setup.dependencies.is_empty();
+    is_local && shortest_delay(setup) > 0 && links.rates().all(takes_time)
+}
+
+/// Returns the end of a run, ps: the end of the last flow, or of the last event if flows remain.
+fn end<'a, P: 'a>(setup: &Setup, parts: impl Iterator<Item = &'a Network<'a, P>> + Clone) -> u64 {
+    let finished: usize = parts.clone().map(|part| part.finished.len()).sum();
+    let of = |part: &Network<'a, P>| if finished == setup.flows.len() { part.last_end } else { part.now };
+    parts.map(of).max().unwrap_or_default()
+}
+
+/// Returns the shortest delay of a link, ps.
+fn shortest_delay(setup: &Setup) -> u64 {
+    setup.topology.links().iter().map(|link| picos(link.delay)).min().unwrap_or_default()
+}
+
+/// Why a run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// All flows ended, or the time of the setup.
+    Ended,
+    /// Flows remain, but no event is scheduled.
+    Silence,
+}
+
+fn silence<'a, H: Hosts<'a>>(
+    setup: &Setup,
+    partition: &Partition,
+    parts: &[(Engine<'a, H>, End)],
+) -> SetupError {
+    let finished = parts.iter().flat_map(|(engine, _)| &engine.network.finished);
+    let ended: HashSet<usize> = finished.map(|flow| flow.flow).collect();
+    let flow = (0..setup.flows.len()).find(|flow| !ended.contains(flow)).unwrap_or_default();
+    let owner = partition.owners[setup.flows[flow].source as usize];
+    SetupError::Silence { flow, state: parts[usize::from(owner)].0.hosts.state(flow as u32) }
+}
+
+/// Part of a run: the nodes of one thread.
 struct Engine<'a, H: Hosts<'a>> {
     network: Network<'a, H::Parcel>,
     hosts: H,
@@ -58,49 +145,91 @@ struct Engine<'a, H: Hosts<'a>> {
 }
 
 impl<'a, H: Hosts<'a>> Engine<'a, H> {
-    fn run(mut self, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, SetupError> {
-        let limit = picos(self.network.setup.limit);
-        let flows = self.network.setup.flows.len();
-        while self.network.finished.len() < flows {
-            let Some((at, event)) = self.network.events.pop() else {
+    /// Runs all events window by window, until all flows of all threads have ended.
+    fn run(
+        &mut self,
+        exchange: &Exchange<H::Parcel>,
+        watch: &mut dyn FnMut(usize, u64, u64),
+    ) -> Result<End, SetupError> {
+        let setup = self.network.setup;
+        let limit = picos(setup.limit);
+        let flows = setup.flows.len() as u64;
+        let length = match shortest_delay(setup) {
+            0 => EXPIRE,
+            delay => delay.min(EXPIRE),
+        };
+        let mut watched = 0;
+        for round in 0.. {
+            let next = self.network.events.next_at().unwrap_or(u64::MAX);
+            let (finished, events) = (self.network.finished.len() as u64, self.network.counts.events);
+            let own = State { next, finished, events };
+            let (messages, all) = self.network.meet(exchange, round, own);
+            messages.into_iter().for_each(|message| self.network.accept(message));
+            if all.events / WATCH > watched {
+                watched = all.events / WATCH;
+                watch(all.finished as usize, all.events, self.network.now / 1000);
+            }
+            if all.finished == flows {
+                break;
+            }
+            if all.next == u64::MAX {
                 // With a failed link, flows may remain for which no event is scheduled.
-                if self.network.ports.iter().any(|port| port.is_down) {
-                    break;
-                }
-                return Err(self.silence());
-            };
-            if at > limit {
+                let is_down = self.network.ports.iter().any(|port| port.is_down);
+                return Ok(if is_down { End::Ended } else { End::Silence });
+            }
+            if all.next > limit {
                 self.network.now = limit;
                 break;
             }
-            self.network.now = at;
+            // A change finds all packets that are on the links: those that other threads sent before, too.
+            let changes = setup.changes.iter().map(|change| picos(change.at));
+            let end = changes.filter(|at| *at > all.next).fold(all.next.saturating_add(length), u64::min);
+            self.window(end.min(limit.saturating_add(1)))?;
+        }
+        Ok(End::Ended)
+    }
+
+    /// Runs the events before `end`.
+    fn window(&mut self, end: u64) -> Result<(), SetupError> {
+        while let Some((at, order, event)) = self.network.events.pop_before(end) {
+            (self.network.now, self.network.order) = (at, order);
             self.network.counts.events += 1;
             self.handle(event.unpack());
-            if self.network.counts.events.is_multiple_of(WATCH) {
-                watch(self.network.finished.len(), self.network.counts.events, self.network.now / 1000);
-            }
-            if let Some((flow, why)) = self.network.failed {
-                return Err(SetupError::Failed { flow: flow as usize, why });
-            }
         }
-        Ok(self.outcome())
+        match self.network.failed.take() {
+            Some((flow, why)) => Err(SetupError::Failed { flow: flow as usize, why }),
+            None => Ok(()),
+        }
     }
 
-    fn silence(&self) -> SetupError {
-        let ended: HashSet<usize> = self.network.finished.iter().map(|flow| flow.flow).collect();
-        let flow = (0..self.network.setup.flows.len()).find(|flow| !ended.contains(flow)).unwrap_or_default();
-        SetupError::Silence { flow, state: self.hosts.state(flow as u32) }
+    /// Ends this part of the run at `end`: the events of the last window may be later.
+    fn close(&mut self, end: u64) {
+        self.network.close(end);
+        self.series.retain(|row| row.time * 1000 <= end);
     }
 
-    fn outcome(mut self) -> Outcome {
-        self.network.close();
-        let Network { finished, counts, now, trace, parcels, queues, latencies, .. } = self.network;
+    /// Adds the part of another thread.
+    fn add(&mut self, other: Self) {
+        let Network { finished, counts, trace, parcels, queues, latencies, .. } = other.network;
+        self.network.finished.extend(finished);
+        self.network.counts.add(&counts);
+        self.network.trace = self.network.trace.wrapping_add(trace);
+        self.network.queues.add(&queues);
+        self.network.latencies.extend(latencies);
+        self.network.parcels.add(parcels);
+        self.series.iter_mut().zip(&other.series).for_each(|(row, more)| row.add(more));
+        self.hosts.add(&other.hosts);
+    }
+
+    fn outcome(self, end: u64) -> Outcome {
+        let Network { mut finished, counts, trace, parcels, queues, latencies, .. } = self.network;
+        finished.sort_by_key(|flow| (flow.start + flow.time, flow.flow));
         Outcome {
             finished,
             events: counts.events,
             packets: counts.packets,
             retransmitted: self.hosts.retransmitted(),
-            time: Duration::from_nanos(now / 1000),
+            time: Duration::from_nanos(end / 1000),
             trace,
             queue_max: counts.queue_max,
             latencies,
@@ -137,14 +266,20 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
                 }
             }
             Event::Start(flow) => hosts.start(network, flow),
-            Event::Pause { port, on } => {
+            Event::Pause { port, on, .. } => {
                 network.pause(port, on);
                 self.serve(port);
             }
             Event::Timer(flow) => hosts.timer(network, flow),
             Event::Expire(flow) => hosts.expire(network, flow),
-            Event::Sample => self.sample(),
-            Event::Change(change) => self.change(change),
+            Event::Sample => {
+                network.count_once();
+                self.sample();
+            }
+            Event::Change(change) => {
+                network.count_once();
+                self.change(change);
+            }
         }
     }
 

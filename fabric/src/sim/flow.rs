@@ -17,6 +17,10 @@ pub(super) struct Sender {
     pub(super) rate: Rate,
     /// Scheduled timeout of the algorithm.
     pub(super) timer: Option<u64>,
+    /// Time of the next [`Event::Expire`](super::event::Event::Expire) that is due to missing progress.
+    pub(super) expires: u64,
+    /// The next packet is the first after an unanswered loss.
+    pub(super) restarts: bool,
     /// Time of the start, the last acknowledgement of new bytes, or the last return to `una` after a drop.
     pub(super) progress: u64,
 }
@@ -24,6 +28,8 @@ pub(super) struct Sender {
 #[derive(Default)]
 pub(super) struct FlowState {
     pub(super) sender: Option<Box<Sender>>,
+    /// The sender has received the last acknowledgement.
+    pub(super) is_ended: bool,
     /// The receiver's next expected byte.
     pub(super) expected: u64,
     pub(super) gap_told: bool,
@@ -40,6 +46,8 @@ impl Sender {
             window: 0,
             rate: line,
             timer: None,
+            expires: 0,
+            restarts: false,
             progress: now,
         };
         sender.listen(line);

@@ -26,6 +26,19 @@ pub struct Row {
     pub acked: Vec<u64>,
 }
 
+impl Row {
+    /// Adds the figures of another thread's ports and flows. Those of this thread are 0 there.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.queue += other.queue;
+        self.tx_bytes += other.tx_bytes;
+        for (port, more) in self.others.iter_mut().zip(&other.others) {
+            (port.queue, port.tx_bytes) = (port.queue + more.queue, port.tx_bytes + more.tx_bytes);
+        }
+        self.rates.iter_mut().zip(&other.rates).for_each(|(rate, more)| *rate += more);
+        self.acked.iter_mut().zip(&other.acked).for_each(|(acked, more)| *acked += more);
+    }
+}
+
 /// A time series.
 pub type Series = Vec<Row>;
 
@@ -48,6 +61,12 @@ impl Queues {
             self.bins.resize(bin + 1, 0);
         }
         self.bins[bin] += picos;
+    }
+
+    /// Adds the times of other ports.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.bins.resize(self.bins.len().max(other.bins.len()), 0);
+        self.bins.iter_mut().zip(&other.bins).for_each(|(sum, time)| *sum += time);
     }
 
     /// Returns the kB that queues did not exceed for `share` of the time, rounded down.

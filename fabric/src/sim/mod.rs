@@ -3,8 +3,8 @@
 //! Hosts are endpoints of `roce` or a faster model of them ([`Hosts`]); both use the algorithms of `cc`. Switches have a shared buffer,
 //! PFC and ECMP, and use the classes, marks and telemetry of [`Switch`](crate::Switch).
 //!
-//! Events are ordered by time (ps) and then by number, and all random numbers come from one seed. Equal runs therefore have equal
-//! outcomes, trace included, in every build.
+//! Events are ordered by time (ps), then by when and by what they are, and all random numbers come from one seed. Equal runs therefore
+//! have equal outcomes, trace included, in every build and on any number of threads.
 
 mod card;
 mod change;
@@ -12,6 +12,7 @@ mod collective;
 mod endpoints;
 mod engine;
 mod event;
+mod exchange;
 mod flow;
 mod frame;
 mod measure;
@@ -20,6 +21,7 @@ mod network;
 mod outcome;
 mod packet;
 mod parcel;
+mod partition;
 mod port;
 mod setup;
 mod shared_buffer;
@@ -57,9 +59,22 @@ pub const ARENA: [(&str, &str); 8] = [
 /// # Errors
 /// Returns a [`SetupError`] if the setup cannot run, or a flow fails.
 pub fn run(setup: &Setup, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, SetupError> {
+    run_on(1, setup, watch)
+}
+
+/// Runs a setup as [`run`] on several threads, at most one per switch with hosts. The outcome is the same with any number, except
+/// [`Outcome::packets_most`]. Endpoints, flows that wait for others, and links without delay need one thread.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(
+    threads: usize,
+    setup: &Setup,
+    watch: &mut dyn FnMut(usize, u64, u64),
+) -> Result<Outcome, SetupError> {
     setup.check()?;
     match setup.hosts {
-        Hosts::Endpoints => engine::run::<endpoints::Endpoints<'_>>(setup, watch),
-        Hosts::Model => engine::run::<model::Model<'_>>(setup, watch),
+        Hosts::Endpoints => engine::run::<endpoints::Endpoints<'_>>(setup, threads, watch),
+        Hosts::Model => engine::run::<model::Model<'_>>(setup, threads, watch),
     }
 }

@@ -8,6 +8,7 @@ use super::packet::Packet;
 use super::setup::{Setup, SetupError};
 use cc::{Ack, ActiveFlows, CongestionController, FlowMark, Hpcc, ReceiverLink};
 use std::collections::VecDeque;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 type Network<'a> = AnyNetwork<'a, Packet>;
@@ -87,8 +88,9 @@ impl<'a> Hosts<'a> for Model<'a> {
                 continue;
             }
             let size = payload + self.setup.header();
-            let packet =
-                Packet { flow, size, payload, seq: sender.next, sent: network.now, ..Packet::default() };
+            let is_restart = std::mem::take(&mut sender.restarts);
+            let (seq, sent) = (sender.next, network.now);
+            let packet = Packet { flow, size, payload, seq, sent, is_restart, ..Packet::default() };
             sender.sent(network.now, payload, size, self.setup);
             self.hosts[host as usize].turn = place;
             let place = network.parcels.take();
@@ -107,8 +109,9 @@ impl<'a> Hosts<'a> for Model<'a> {
             network.parcels.give_back(packet);
             return self.acknowledged(network, &ack);
         }
-        let Packet { flow, seq, payload, .. } = *network.parcels.get(packet);
+        let Packet { flow, seq, payload, is_restart, .. } = *network.parcels.get(packet);
         let state = &mut self.flows[flow as usize];
+        state.gap_told &= !is_restart;
         let is_gap = seq > state.expected;
         if is_gap && std::mem::replace(&mut state.gap_told, true) {
             // The NAK was sent; everything after the gap will be sent again.
@@ -120,11 +123,13 @@ impl<'a> Hosts<'a> for Model<'a> {
         }
         let expected = state.expected;
         let now = network.instant();
-        self.hosts[host as usize].incoming.on_packet(now, self.count_over, &mut self.marks[flow as usize]);
+        let incoming = &mut self.hosts[host as usize].incoming;
+        incoming.on_packet(now, self.count_over, &mut self.marks[flow as usize]);
+        let flows = incoming.count().get();
         let size = self.setup.acknowledgement();
         let answer = network.parcels.get_mut(packet);
         (answer.is_ack, answer.is_nak, answer.size) = (true, is_gap, size);
-        (answer.seq, answer.payload) = (expected, 0);
+        (answer.seq, answer.payload, answer.flows) = (expected, 0, flows);
         self.hosts[host as usize].acknowledgements.push_back(packet);
         self.serve(network, host);
     }
@@ -145,36 +150,48 @@ impl<'a> Hosts<'a> for Model<'a> {
         self.serve(network, source);
     }
 
-    /// Goes back to the oldest unacknowledged byte, if the flow has made no progress for [`EXPIRE`] / 2.
+    /// Goes back to the oldest unacknowledged byte, if the flow has made no progress for [`EXPIRE`] / 2. Otherwise looks again then: what was
+    /// dropped may not be missed yet, because packets before it wait in a queue.
     fn expire(&mut self, network: &mut Network<'a>, flow: u32) {
         let (instant, now) = (network.instant(), network.now);
         let source = self.setup.flows[flow as usize].source;
         let Some(sender) = &mut self.flows[flow as usize].sender else { return };
-        if now - sender.progress >= EXPIRE / 2 && sender.next > sender.una {
-            self.retransmitted += sender.go_back(self.setup.conventions.payload);
-            sender.progress = now;
-            sender.algorithm.on_loss(instant);
-            self.flows[flow as usize].gap_told = false;
-            self.serve(network, source);
+        if sender.next == sender.una {
+            return;
         }
+        let due = sender.progress + EXPIRE / 2;
+        if now < due {
+            if sender.expires <= now {
+                sender.expires = due;
+                network.push(due, Event::Expire(flow));
+            }
+            return;
+        }
+        self.retransmitted += sender.go_back(self.setup.conventions.payload);
+        (sender.progress, sender.restarts) = (now, true);
+        sender.algorithm.on_loss(instant);
+        self.serve(network, source);
     }
 
     fn progress(&self, flow: u32) -> Progress {
         let (state, bytes) = (&self.flows[flow as usize], self.setup.flows[flow as usize].bytes);
         match &state.sender {
             Some(sender) => Progress { rate: sender.rate.as_bps(), acked: sender.una },
-            None if state.expected >= bytes => Progress { rate: 0, acked: bytes },
+            None if state.is_ended => Progress { rate: 0, acked: bytes },
             None => Progress::default(),
         }
     }
 
     fn state(&self, flow: u32) -> String {
-        let state = &self.flows[flow as usize];
-        format!("{:?} acknowledged, {} received", state.sender.as_ref().map(|at| at.una), state.expected)
+        format!("{:?} acknowledged", self.flows[flow as usize].sender.as_ref().map(|at| at.una))
     }
 
     fn retransmitted(&self) -> u64 {
         self.retransmitted
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.retransmitted += other.retransmitted;
     }
 
     fn memory() -> [usize; 2] {
@@ -188,7 +205,6 @@ impl<'a> Model<'a> {
         let (flow, now, instant) = (packet.flow, network.now, network.instant());
         let spec = self.setup.flows[flow as usize];
         let line = network.line(spec.source);
-        let flows = self.hosts[spec.destination as usize].incoming.count();
         let Some(sender) = &mut self.flows[flow as usize].sender else { return };
         let acked_bytes = packet.seq.saturating_sub(sender.una) as u32;
         sender.una = sender.una.max(packet.seq);
@@ -212,6 +228,7 @@ impl<'a> Model<'a> {
         if let Some(hop) = packet.hops.checked_sub(1) {
             let is_fair = sender.algorithm.as_hpcc().is_some_and(Hpcc::is_fair);
             if is_fair || self.setup.congestion.reported_flows {
+                let flows = NonZeroU32::new(packet.flows).unwrap_or(NonZeroU32::MIN);
                 sender.algorithm.on_receiver_link(ReceiverLink { hop, flows });
             }
             sender.algorithm.on_telemetry(&ack, &packet.telemetry());
@@ -236,7 +253,8 @@ impl<'a> Model<'a> {
 
     fn finish(&mut self, network: &mut Network<'a>, flow: u32) {
         let spec = &self.setup.flows[flow as usize];
-        self.flows[flow as usize].sender = None;
+        let state = &mut self.flows[flow as usize];
+        (state.sender, state.is_ended) = (None, true);
         let host = &mut self.hosts[spec.source as usize];
         if let Some(place) = host.active.iter().position(|&active| active == flow) {
             host.active.remove(place);

@@ -2,9 +2,11 @@
 
 use super::change::LinkChange;
 use super::event::{Event, Packed};
+use super::exchange::{Exchange, Message, State};
 use super::measure::Queues;
 use super::outcome::Finished;
 use super::parcel::{Parcel, Parcels};
+use super::partition::Partition;
 use super::port::{NO_PATH, Port, Routes, Waiting, ends, mix, ports, sampled};
 use super::setup::{Dependency, Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
@@ -17,6 +19,7 @@ use cc::{Instant, Rate};
 use roce::wire::format::PortState;
 use roce::wire::format::aecn::Load;
 use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Time from a drop to its flow's [`Event::Expire`], in ps: 500 µs.
@@ -60,7 +63,7 @@ fn dependencies(setup: &Setup) -> (Vec<u32>, Vec<Vec<u32>>) {
     (waits, followers)
 }
 
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Counts {
     pub(super) events: u64,
     pub(super) packets: u64,
@@ -75,10 +78,35 @@ pub(super) struct Counts {
     pub(super) queue_max: u64,
 }
 
-/// Links and switches between the hosts. Times are ps.
+impl Counts {
+    /// Adds the counts of another thread.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        self.packets += other.packets;
+        self.dropped += other.dropped;
+        self.lost += other.lost;
+        self.marked += other.marked;
+        self.told += other.told;
+        self.lied += other.lied;
+        self.unheard += other.unheard;
+        self.pauses += other.pauses;
+        self.paused += other.paused;
+        self.queue_max = self.queue_max.max(other.queue_max);
+    }
+}
+
+/// Links and switches between the hosts, of which each thread of a run has a copy, and changes only its own nodes. Times are ps.
 pub(super) struct Network<'a, P> {
     pub(super) setup: &'a Setup,
+    /// Number of this thread.
+    me: u16,
+    /// Thread of each host.
+    owners: Arc<[u16]>,
+    /// Events for other threads, per thread.
+    outgoing: Vec<Vec<Message<P>>>,
     pub(super) now: u64,
+    /// Order of the event that happens now.
+    pub(super) order: u64,
     pub(super) events: Events<Packed>,
     pub(super) parcels: Parcels<P>,
     pub(super) ports: Vec<Port>,
@@ -97,6 +125,8 @@ pub(super) struct Network<'a, P> {
     paths: Vec<(u64, Rate)>,
     pub(super) queues: Queues,
     pub(super) finished: Vec<Finished>,
+    /// End of the last finished flow.
+    pub(super) last_end: u64,
     /// Times from post to completion of a request.
     pub(super) latencies: Vec<Duration>,
     pub(super) failed: Option<(u32, String)>,
@@ -114,8 +144,15 @@ pub(super) struct Network<'a, P> {
 }
 
 impl<'a, P: Parcel> Network<'a, P> {
-    pub(super) fn new(setup: &'a Setup, stamps: bool) -> Result<Self, SetupError> {
-        let ports = ports(setup);
+    /// Creates the network of thread `me`.
+    pub(super) fn new(
+        setup: &'a Setup,
+        stamps: bool,
+        partition: &Partition,
+        me: u16,
+    ) -> Result<Self, SetupError> {
+        let owners = &partition.owners;
+        let ports = ports(setup, owners);
         let routes = Routes::new(&setup.topology, &ports);
         routes.check()?;
         let (first_ports, buffers) = buffers(setup, &ports);
@@ -132,20 +169,25 @@ impl<'a, P: Parcel> Network<'a, P> {
         let last_start = starts.iter().copied().max().filter(|&start| start >= AT_ONCE && waits.is_empty());
         let mut events = Events::default();
         for (flow, &start) in starts.iter().enumerate() {
-            if waits.get(flow).is_none_or(|waits| *waits == 0) {
-                events.push(start, Packed::new(Event::Start(flow as u32)));
+            let is_own = owners[setup.flows[flow].source as usize] == me;
+            if is_own && waits.get(flow).is_none_or(|waits| *waits == 0) {
+                events.push(start, 0, Packed::new(Event::Start(flow as u32)));
             }
         }
         if setup.sampling.is_some() {
-            events.push(0, Packed::new(Event::Sample));
+            events.push(0, 0, Packed::new(Event::Sample));
         }
         for (number, change) in setup.changes.iter().enumerate() {
-            events.push(picos(change.at), Packed::new(Event::Change(number as u32)));
+            events.push(picos(change.at), 0, Packed::new(Event::Change(number as u32)));
         }
         let mut network = Self {
             setup,
+            me,
+            owners: Arc::clone(owners),
+            outgoing: (0..partition.count).map(|_| Vec::new()).collect(),
             sampled: sampled(setup, &ports),
             now: 0,
+            order: 0,
             events,
             parcels: Parcels::default(),
             ports,
@@ -159,10 +201,11 @@ impl<'a, P: Parcel> Network<'a, P> {
             paths: Vec::new(),
             queues: Queues::default(),
             finished: Vec::new(),
+            last_end: 0,
             latencies: Vec::new(),
             failed: None,
             counts: Counts::default(),
-            trace: 0xcbf2_9ce4_8422_2325,
+            trace: 0,
             last_start: last_start.unwrap_or(u64::MAX),
             stamps,
             spread: picos(setup.spread),
@@ -174,16 +217,66 @@ impl<'a, P: Parcel> Network<'a, P> {
         Ok(network)
     }
 
-    /// Adds the final queue lengths until the end of the run.
-    pub(super) fn close(&mut self) {
-        let end = self.now.min(self.last_start);
-        for port in self.ports.iter().filter(|port| port.switch.is_some()) {
+    /// Adds the final queue lengths until the end of the run at `now`.
+    pub(super) fn close(&mut self, now: u64) {
+        let end = now.min(self.last_start);
+        let is_own = |port: &&Port| self.ports[port.peer as usize].peer_owner == self.me;
+        for port in self.ports.iter().filter(|port| port.switch.is_some()).filter(is_own) {
             self.queues.was(port.bytes, end.saturating_sub(port.changed));
         }
     }
 
     pub(super) fn push(&mut self, at: u64, event: Event) {
-        self.events.push(at, Packed::new(event));
+        self.events.push(at, self.order_at(at), Packed::new(event));
+    }
+
+    /// Returns the order of an event that the current event schedules (see [`Event`]).
+    #[inline]
+    fn order_at(&self, at: u64) -> u64 {
+        let ahead = u32::try_from(at - self.now).unwrap_or(u32::MAX);
+        u64::from(!ahead) << 32 | self.order >> 32
+    }
+
+    /// Schedules an event at a node of thread `owner`.
+    #[inline]
+    fn push_to(&mut self, owner: u16, at: u64, event: Event) {
+        if owner == self.me {
+            return self.push(at, event);
+        }
+        let (order, mut packet) = (self.order_at(at), None);
+        if let Event::Arrive { packet: place, .. } = event {
+            packet = Some(mem::take(self.parcels.get_mut(place)));
+            self.parcels.give_back(place);
+        }
+        self.outgoing[usize::from(owner)].push(Message { at, order, event: Packed::new(event), packet });
+    }
+
+    /// Schedules an event that another thread has sent.
+    pub(super) fn accept(&mut self, Message { at, order, event, packet }: Message<P>) {
+        let event = match (event.unpack(), packet) {
+            (Event::Arrive { port, .. }, Some(parcel)) => {
+                let packet = self.parcels.take();
+                *self.parcels.get_mut(packet) = parcel;
+                Packed::new(Event::Arrive { port, packet })
+            }
+            _ => event,
+        };
+        self.events.push(at, order, event);
+    }
+
+    /// Exchanges events with the other threads after a round.
+    pub(super) fn meet(
+        &mut self,
+        exchange: &Exchange<P>,
+        round: usize,
+        own: State,
+    ) -> (Vec<Message<P>>, State) {
+        exchange.meet((self.me.into(), round), own, &mut self.outgoing)
+    }
+
+    /// Counts an event that every thread has only for the first one.
+    pub(super) const fn count_once(&mut self) {
+        self.counts.events -= (self.me != 0) as u64;
     }
 
     pub(super) const fn instant(&self) -> Instant {
@@ -223,7 +316,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         let place = &mut self.ports[port as usize];
         place.free_at = self.now + place.serialisation(size, whole);
         place.tx_bytes += u64::from(size);
-        let (free_at, delay, peer) = (place.free_at, place.delay, place.peer);
+        let (free_at, delay, peer, owner) = (place.free_at, place.delay, place.peer, place.peer_owner);
         let (is_host, loss) = (place.switch.is_none(), place.loss);
         self.counts.packets += u64::from(is_host);
         if loss.happens(&mut self.dice) {
@@ -232,7 +325,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             return free_at;
         }
         let detour = if is_host { self.detour() } else { 0 };
-        self.push(free_at + delay + detour, Event::Arrive { port: peer, packet });
+        self.push_to(owner, free_at + delay + detour, Event::Arrive { port: peer, packet });
         free_at
     }
 
@@ -389,7 +482,8 @@ impl<'a, P: Parcel> Network<'a, P> {
     /// Frees a lost packet, and schedules its flow's [`Event::Expire`].
     fn lose(&mut self, packet: u32) {
         if let Some(flow) = self.parcels.get(packet).bereaved() {
-            self.push(self.now + EXPIRE, Event::Expire(flow));
+            let source = self.setup.flows[flow as usize].source;
+            self.push_to(self.owners[source as usize], self.now + EXPIRE, Event::Expire(flow));
         }
         self.parcels.give_back(packet);
     }
@@ -477,11 +571,12 @@ impl<'a, P: Parcel> Network<'a, P> {
     /// Sends a PFC pause, or its end, to the peer of `ingress`. It overtakes queued frames.
     fn tell_pause(&mut self, ingress: u32, on: bool) {
         self.counts.pauses += u64::from(on);
-        let place = &self.ports[ingress as usize];
+        let place = &mut self.ports[ingress as usize];
+        place.pauses_sent = place.pauses_sent.wrapping_add(1) & (u32::MAX >> 1);
         let at =
             self.now + place.serialisation(PAUSE_BYTES, self.setup.conventions.whole_nanos) + place.delay;
-        let port = place.peer;
-        self.push(at, Event::Pause { port, on });
+        let (port, owner, number) = (place.peer, place.peer_owner, place.pauses_sent);
+        self.push_to(owner, at, Event::Pause { port, on, number });
     }
 
     pub(super) fn pause(&mut self, port: u32, on: bool) {
@@ -500,6 +595,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         let path = self.paths.get(flow as usize).copied();
         let (base_rtt, slowest) = path.unwrap_or_else(|| self.path(flow));
         let spec = &self.setup.flows[flow as usize];
+        self.last_end = self.now;
         self.finished.push(Finished {
             flow: flow as usize,
             start: nanos(start),
@@ -532,11 +628,12 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
     }
 
-    /// Adds an arrival to the trace (FNV-1a over words).
+    /// Adds an arrival to the trace, the sum of a hash of each (FNV-1a over words). The sum does not depend on the order of simultaneous
+    /// arrivals at different nodes.
     pub(super) fn note(&mut self, port: u32, packet: u32) {
         let [first, second] = self.parcels.get(packet).digest();
-        for word in [self.now, u64::from(port) << 32 | first, second] {
-            self.trace = (self.trace ^ word).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        let words = [self.now, u64::from(port) << 32 | first, second];
+        self.trace = self.trace.wrapping_add(words.into_iter().fold(0xcbf2_9ce4_8422_2325, step));
     }
 }

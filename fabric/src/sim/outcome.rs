@@ -27,15 +27,15 @@ impl Finished {
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// Flows in the order in which they ended.
+    /// Flows in the order in which they ended, by ns; of simultaneous ones, the lower index first.
     pub finished: Vec<Finished>,
-    /// Number of events processed.
+    /// Number of events processed. The run ends with the window in which the last flow ends, as long as the shortest delay of a link.
     pub events: u64,
     /// Packets that hosts sent, including acknowledgements.
     pub packets: u64,
     /// Retransmitted packets.
     pub retransmitted: u64,
-    /// Virtual time at the end.
+    /// Virtual time at the end of the last flow, or of the run if flows remain.
     pub time: Duration,
     /// Digest of all arrivals; equal for equal runs.
     pub trace: u64,
@@ -63,7 +63,7 @@ pub struct Outcome {
     pub paused: Duration,
     /// Time series, if the setup requests one.
     pub series: Series,
-    /// Largest number of packets in the network at once.
+    /// Largest number of packets in the network at once; with several threads, the sum over the threads.
     pub packets_most: usize,
     /// Bytes of memory per running flow, and per host with its link.
     pub memory: [usize; 2],

@@ -61,6 +61,10 @@ pub(super) struct Packet {
     pub(super) is_ack: bool,
     /// Set if the receiver found a gap.
     pub(super) is_nak: bool,
+    /// Set in the first data after an unanswered loss: the receiver may report another gap.
+    pub(super) is_restart: bool,
+    /// Number of flows that the receiver counts on its link; in an acknowledgement.
+    pub(super) flows: u32,
     /// ECN mark. An acknowledgement copies the mark of the data.
     pub(super) is_marked: bool,
     pub(super) hops: u8,

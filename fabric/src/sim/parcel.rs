@@ -76,7 +76,12 @@ impl<P: Default> Parcels<P> {
         self.places[place as usize].0 = port;
     }
 
-    /// Returns the largest number of packets that existed at the same time.
+    /// Adds the places of another thread.
+    pub(super) fn add(&mut self, other: Self) {
+        self.places.extend(other.places);
+    }
+
+    /// Returns the largest number of packets that existed at the same time, as the sum over threads.
     pub(super) fn most(&self) -> usize {
         self.places.len()
     }

@@ -30,6 +30,8 @@ pub(super) struct Port {
     link: usize,
     /// Port at the other end of the link.
     pub(super) peer: u32,
+    /// Thread of the node at the other end.
+    pub(super) peer_owner: u16,
     /// Number of the switch, from 0; `None` for a host.
     pub(super) switch: Option<u32>,
     /// Index among the ports of its node.
@@ -54,6 +56,8 @@ pub(super) struct Port {
     pub(super) bytes: u64,
     pub(super) tx_bytes: u64,
     pub(super) is_paused: bool,
+    /// Number of pauses and ends that were sent to the peer.
+    pub(super) pauses_sent: u32,
     /// Whether the link has failed.
     pub(super) is_down: bool,
     pub(super) paused_since: u64,
@@ -73,6 +77,7 @@ impl Port {
         Self {
             link: 0,
             peer: 0,
+            peer_owner: 0,
             switch,
             place: 0,
             rate,
@@ -89,6 +94,7 @@ impl Port {
             bytes: 0,
             tx_bytes: 0,
             is_paused: false,
+            pauses_sent: 0,
             is_down: false,
             paused_since: 0,
             changed: 0,
@@ -155,8 +161,8 @@ pub(super) const fn cut(picos: u64, whole_nanos: bool) -> u64 {
     if whole_nanos { picos / 1000 * 1000 } else { picos }
 }
 
-/// Creates all ports. A host's port has the host's number.
-pub(super) fn ports(setup: &Setup) -> Vec<Port> {
+/// Creates all ports. A host's port has the host's number. `owners` has the thread of each node.
+pub(super) fn ports(setup: &Setup, owners: &[u16]) -> Vec<Port> {
     let topology = &setup.topology;
     let hosts = topology.hosts();
     let mut ends: Vec<(usize, usize)> = Vec::new();
@@ -173,7 +179,7 @@ pub(super) fn ports(setup: &Setup) -> Vec<Port> {
         // The ports of a node have consecutive numbers.
         port.place = (id - ends.partition_point(|end| end.0 < node)) as u16;
         let other = if link.ends[0] == node { link.ends[1] } else { link.ends[0] };
-        (port.link, port.peer) = (index, places[&(other, index)]);
+        (port.link, port.peer, port.peer_owner) = (index, places[&(other, index)], owners[other]);
         port.loss = if switch.is_none() { setup.loss.or(link.loss) } else { link.loss };
         port
     };

@@ -4,13 +4,15 @@ use super::Captured;
 use super::memory::Buffer;
 use super::plan::{Detours, Faults, Plan, Shape};
 use super::reached::Reached;
-use crate::events::Events;
+use crate::events::{Events, Ranked};
 use crate::random::Random;
 use crate::{PortConfig, PortId, Switch, SwitchConfig};
 use cc::Instant;
 use roce::wire::Mac;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+impl Ranked for Event {}
 
 pub(super) enum Event {
     AtHost(usize, Buffer),
@@ -33,6 +35,8 @@ enum Leads {
 
 pub(super) struct Network<'c> {
     events: Events<Event>,
+    /// Number of scheduled events. Simultaneous events are in the order in which they were scheduled.
+    scheduled: u64,
     switches: Vec<Switch<Buffer>>,
     leads: Vec<Vec<Leads>>,
     homes: Vec<(usize, PortId)>,
@@ -86,6 +90,7 @@ impl<'c> Network<'c> {
         let switches = leads.iter().enumerate().map(switch).collect::<Result<_, _>>();
         let mut network = Self {
             events: Events::default(),
+            scheduled: 0,
             switches: switches.map_err(|error| error.to_string())?,
             leads,
             homes,
@@ -117,7 +122,8 @@ impl<'c> Network<'c> {
     }
 
     pub(super) fn push(&mut self, at: u64, event: Event) {
-        self.events.push(at, event);
+        self.events.push(at, self.scheduled, event);
+        self.scheduled += 1;
     }
 
     pub(super) fn pop(&mut self) -> Option<(u64, Event)> {

@@ -163,7 +163,7 @@ fn cell(job: &Job, algorithms: &[&'static Registration]) -> Result<Cell, Failure
         cell.refused = Some("the model of hosts has no receiver that computes".into());
         return Ok(cell);
     }
-    let outcome = simulate(&scenario, false)?;
+    let outcome = simulate(&scenario, 1, false)?;
     cell.figures = figures(&scenario, &outcome);
     cell.line = line(&outcome.series);
     Ok(cell)

@@ -68,6 +68,10 @@ pub(crate) struct Args {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
+    /// Run a scenario with model hosts on up to N threads; the results are the same with any number
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024),
+        conflicts_with_all = ["sweep", "vary", "arena", "shard", "merge"])]
+    threads: u16,
     /// Write CSV files with the reference's columns, summary.json and report.html into this folder, which is created if needed
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
@@ -202,10 +206,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         return check(&name, &scenario).map(|()| ExitCode::SUCCESS);
     }
     let folder = args.out.as_deref().map(output::Folder::open).transpose()?;
-    let (begin, before) = (Instant::now(), cpu());
-    let outcome = simulate(&scenario, true)?;
+    let (begin, before) = (Instant::now(), cpu(args.threads));
+    let outcome = simulate(&scenario, args.threads.into(), true)?;
     let wall = begin.elapsed();
-    let cost = Cost { wall, cpu: cpu().zip(before).map_or(wall, |(now, before)| now - before) };
+    let cost = Cost { wall, cpu: cpu(args.threads).zip(before).map_or(wall, |(now, before)| now - before) };
     let rows = figures::by_size(&scenario, &outcome);
     let compared = match &args.compare {
         Some(folder) => compare::compare(folder, &scenario, &Ours::of(&scenario, &outcome, &rows))?,
@@ -249,8 +253,8 @@ fn check(name: &str, scenario: &Scenario) -> Result<(), Failure> {
     )
 }
 
-/// Runs a scenario. If `shows`, displays a progress bar on a terminal.
-fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
+/// Runs a scenario on up to `threads` threads. If `shows`, displays a progress bar on a terminal.
+fn simulate(scenario: &Scenario, threads: usize, shows: bool) -> Result<Outcome, Failure> {
     let bar = if shows { ProgressBar::new(scenario.setup.flows.len() as u64) } else { ProgressBar::hidden() };
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} flows  {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
@@ -260,7 +264,8 @@ fn simulate(scenario: &Scenario, shows: bool) -> Result<Outcome, Failure> {
         bar.set_position(done as u64);
         bar.set_message(format!("{:.3} ms, {rate:.1} M events/s", nanos as f64 / 1e6));
     };
-    let outcome = sim::run(&scenario.setup, &mut watch).map_err(|error| Failure::usage(error.to_string()));
+    let outcome =
+        sim::run_on(threads, &scenario.setup, &mut watch).map_err(|error| Failure::usage(error.to_string()));
     bar.finish_and_clear();
     outcome
 }
@@ -336,8 +341,14 @@ struct Cost {
     cpu: Duration,
 }
 
-/// Returns the CPU time of this thread, if the kernel reports it.
-fn cpu() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    text.split(' ').next()?.parse().ok().map(Duration::from_nanos)
+/// Returns the CPU time of this thread, or with several `threads` of the process, if the kernel reports it.
+fn cpu(threads: u16) -> Option<Duration> {
+    if threads == 1 {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+        return text.split(' ').next()?.parse().ok().map(Duration::from_nanos);
+    }
+    // Fields 14 and 15 of proc(5), in hundredths of a second. The second field is a name in parentheses.
+    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
+    let fields = text.rsplit_once(')')?.1.split(' ').skip(12).take(2);
+    Some(Duration::from_millis(10 * fields.map(|ticks| ticks.parse().unwrap_or(0)).sum::<u64>()))
 }

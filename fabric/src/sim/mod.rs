@@ -9,12 +9,14 @@
 mod card;
 mod change;
 mod collective;
+mod counts;
 mod endpoints;
 mod engine;
 mod event;
 mod exchange;
 mod flow;
 mod frame;
+mod link_changes;
 mod measure;
 mod model;
 mod network;

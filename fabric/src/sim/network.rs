@@ -1,13 +1,13 @@
 //! Links and switches, and the counts of a run.
 
-use super::change::LinkChange;
+use super::counts::Counts;
 use super::event::{Event, Packed};
 use super::exchange::{Exchange, Message, State};
 use super::measure::Queues;
 use super::outcome::Finished;
 use super::parcel::{Parcel, Parcels};
 use super::partition::Partition;
-use super::port::{NO_PATH, Port, Routes, Waiting, ends, mix, ports, sampled};
+use super::port::{NO_PATH, Port, Routes, Waiting, mix, ports, sampled};
 use super::setup::{Dependency, Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
 use crate::Probability;
@@ -63,38 +63,6 @@ fn dependencies(setup: &Setup) -> (Vec<u32>, Vec<Vec<u32>>) {
     (waits, followers)
 }
 
-#[derive(Clone, Copy, Default)]
-pub(super) struct Counts {
-    pub(super) events: u64,
-    pub(super) packets: u64,
-    pub(super) dropped: u64,
-    pub(super) lost: u64,
-    pub(super) marked: u64,
-    pub(super) told: u64,
-    pub(super) lied: u64,
-    pub(super) unheard: u64,
-    pub(super) pauses: u64,
-    pub(super) paused: u64,
-    pub(super) queue_max: u64,
-}
-
-impl Counts {
-    /// Adds the counts of another thread.
-    pub(super) fn add(&mut self, other: &Self) {
-        self.events += other.events;
-        self.packets += other.packets;
-        self.dropped += other.dropped;
-        self.lost += other.lost;
-        self.marked += other.marked;
-        self.told += other.told;
-        self.lied += other.lied;
-        self.unheard += other.unheard;
-        self.pauses += other.pauses;
-        self.paused += other.paused;
-        self.queue_max = self.queue_max.max(other.queue_max);
-    }
-}
-
 /// Links and switches between the hosts, of which each thread of a run has a copy, and changes only its own nodes. Times are ps.
 pub(super) struct Network<'a, P> {
     pub(super) setup: &'a Setup,
@@ -110,9 +78,9 @@ pub(super) struct Network<'a, P> {
     pub(super) events: Events<Packed>,
     pub(super) parcels: Parcels<P>,
     pub(super) ports: Vec<Port>,
-    first_ports: Vec<u32>,
-    routes: Routes,
-    buffers: Vec<SharedBuffer>,
+    pub(super) first_ports: Vec<u32>,
+    pub(super) routes: Routes,
+    pub(super) buffers: Vec<SharedBuffer>,
     /// Per flow: its start with jitter, and the hash of its five-tuple.
     pub(super) starts: Vec<u64>,
     hashes: Vec<u64>,
@@ -474,13 +442,13 @@ impl<'a, P: Parcel> Network<'a, P> {
     }
 
     #[cold]
-    fn drop_packet(&mut self, packet: u32) {
+    pub(super) fn drop_packet(&mut self, packet: u32) {
         self.counts.dropped += 1;
         self.lose(packet);
     }
 
     /// Frees a lost packet, and schedules its flow's [`Event::Expire`].
-    fn lose(&mut self, packet: u32) {
+    pub(super) fn lose(&mut self, packet: u32) {
         if let Some(flow) = self.parcels.get(packet).bereaved() {
             let source = self.setup.flows[flow as usize].source;
             self.push_to(self.owners[source as usize], self.now + EXPIRE, Event::Expire(flow));
@@ -488,65 +456,9 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.parcels.give_back(packet);
     }
 
-    /// Applies a change of the setup; returns the ports of the links that change.
-    #[cold]
-    pub(super) fn change(&mut self, number: u32) -> Vec<u32> {
-        let change = &self.setup.changes[number as usize];
-        let ports = ends(&self.ports, &change.links);
-        if let LinkChange::Rate(rate) = change.what {
-            ports.iter().for_each(|&port| self.ports[port as usize].change_rate(rate, self.setup));
-            return ports;
-        }
-        let is_down = change.what == LinkChange::Down;
-        ports.iter().for_each(|&port| self.ports[port as usize].is_down = is_down);
-        if is_down {
-            self.fail(&ports);
-        }
-        self.routes = Routes::new(&self.setup.topology, &self.ports);
-        ports
-    }
-
-    /// Counts the packets on the links of these ports as lost, and drops the packets in their queues.
-    fn fail(&mut self, ports: &[u32]) {
-        let mut on_links = Vec::new();
-        self.events.retain(|event| match event.unpack() {
-            Event::Arrive { port, packet } if ports.contains(&port) => {
-                on_links.push(packet);
-                false
-            }
-            Event::Pause { port, .. } => !ports.contains(&port),
-            _ => true,
-        });
-        self.counts.lost += on_links.len() as u64;
-        on_links.into_iter().for_each(|packet| self.lose(packet));
-        for &port in ports {
-            self.pause(port, false);
-            if let Some(switch) = self.ports[port as usize].switch {
-                let inside = port - self.first_ports[switch as usize];
-                self.buffers[switch as usize].resume(inside as usize);
-                self.flush(switch, port);
-            }
-        }
-    }
-
-    /// Drops the packets that wait at a switch's port.
-    #[cold]
-    fn flush(&mut self, switch: u32, port: u32) {
-        let instant = self.instant();
-        while let Some((_, Queued { buf: Waiting { packet, size }, .. })) =
-            self.ports[port as usize].queue.take(instant)
-        {
-            let ingress = self.parcels.ingress(packet);
-            if self.leaves(switch, port, ingress, size) {
-                self.tell_pause(ingress, false);
-            }
-            self.drop_packet(packet);
-        }
-    }
-
     /// Frees the buffer space of a packet that arrived at `ingress` and leaves a switch's queue. Returns whether its sender may resume.
     #[inline(always)]
-    fn leaves(&mut self, switch: u32, port: u32, ingress: u32, size: u32) -> bool {
+    pub(super) fn leaves(&mut self, switch: u32, port: u32, ingress: u32, size: u32) -> bool {
         let bytes = self.ports[port as usize].bytes - u64::from(size);
         self.queue_is(port, bytes);
         let inside = (ingress - self.first_ports[switch as usize]) as usize;
@@ -569,7 +481,7 @@ impl<'a, P: Parcel> Network<'a, P> {
     }
 
     /// Sends a PFC pause, or its end, to the peer of `ingress`. It overtakes queued frames.
-    fn tell_pause(&mut self, ingress: u32, on: bool) {
+    pub(super) fn tell_pause(&mut self, ingress: u32, on: bool) {
         self.counts.pauses += u64::from(on);
         let place = &mut self.ports[ingress as usize];
         place.pauses_sent = place.pauses_sent.wrapping_add(1) & (u32::MAX >> 1);

@@ -53,7 +53,7 @@ fn random_flows_have_the_same_outcome_on_any_number_of_threads() {
         let setup = setup(hpcc(), seed);
         let outcome = same_on_any_number_of_threads(&setup);
         assert_eq!(outcome.finished.len(), setup.flows.len());
-        assert!(outcome.series.iter().any(|row| row.queue > 0 && row.rates.iter().any(|rate| *rate > 0)));
+        assert!(outcome.series.iter().any(|row| row.rates.iter().any(|rate| *rate > 0)));
         let whole = Setup { conventions: Conventions::HPCC_NS3, ..setup };
         assert_ne!(same_on_any_number_of_threads(&whole).trace, outcome.trace);
     }

@@ -100,6 +100,8 @@ fn five_tuple(frame: &[u8]) -> u64 {
 }
 
 impl Parcel for Frame {
+    const IS_IN_ORDER: bool = true;
+
     fn size(&self) -> u32 {
         self.length as u32
     }

@@ -73,6 +73,8 @@ pub(super) struct Network<'a, P> {
     /// Events for other threads, per thread.
     outgoing: Vec<Vec<Message<P>>>,
     pub(super) now: u64,
+    /// Number of events that events have scheduled, if these are in order.
+    scheduled: u64,
     /// Order of the event that happens now.
     pub(super) order: u64,
     pub(super) events: Events<Packed>,
@@ -155,6 +157,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             outgoing: (0..partition.count).map(|_| Vec::new()).collect(),
             sampled: sampled(setup, &ports),
             now: 0,
+            scheduled: 0,
             order: 0,
             events,
             parcels: Parcels::default(),
@@ -195,12 +198,17 @@ impl<'a, P: Parcel> Network<'a, P> {
     }
 
     pub(super) fn push(&mut self, at: u64, event: Event) {
-        self.events.push(at, self.order_at(at), Packed::new(event));
+        let order = self.order_at(at);
+        self.events.push(at, order, Packed::new(event));
     }
 
     /// Returns the order of an event that the current event schedules (see [`Event`]).
     #[inline]
-    fn order_at(&self, at: u64) -> u64 {
+    fn order_at(&mut self, at: u64) -> u64 {
+        if P::IS_IN_ORDER {
+            self.scheduled += 1;
+            return self.scheduled;
+        }
         let ahead = u32::try_from(at - self.now).unwrap_or(u32::MAX);
         u64::from(!ahead) << 32 | self.order >> 32
     }

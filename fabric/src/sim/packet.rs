@@ -82,6 +82,8 @@ impl Packet {
 }
 
 impl Parcel for Packet {
+    const IS_IN_ORDER: bool = false;
+
     fn size(&self) -> u32 {
         self.size
     }

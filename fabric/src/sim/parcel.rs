@@ -11,6 +11,9 @@ use roce::wire::format::PortState;
 
 /// A packet of either kind of host.
 pub(super) trait Parcel: Default {
+    /// Whether simultaneous events are in the order in which they were scheduled, because one thread runs all. If not, see
+    /// [`Event`](super::event::Event).
+    const IS_IN_ORDER: bool;
     fn size(&self) -> u32;
     /// Returns the destination host and the hash of the five-tuple; `hashes` are those of the flows.
     fn way(&self, setup: &Setup, hashes: &[u64]) -> (u32, u64);

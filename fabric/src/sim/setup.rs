@@ -292,7 +292,7 @@ const PIECES: u64 = 64;
 pub const fn check_rate(rate: Rate) -> Result<(), SetupError> {
     let bps = rate.as_bps();
     match bps / 1_000_000_000 {
-        1..=1000 if bps % 1_000_000_000 == 0 => Ok(()),
+        1..=1000 if bps.is_multiple_of(1_000_000_000) => Ok(()),
         _ => Err(SetupError::Rate { bps }),
     }
 }

@@ -15,7 +15,7 @@ const TCP: &str = "one TCP flow of iperf3";
 
 /// Returns the figures of the veth pairs `eth1` and `eth2` between the namespaces of `veth`.
 pub fn figures(ferroce: &Path, veth: &Veth) -> Vec<Figure> {
-    let on = |(port, address)| Place { ferroce: ferroce.into(), link: Link::Veth(veth.with(port, address)) };
+    let on = |(port, address)| Ends { ferroce: ferroce.into(), link: Link::Veth(veth.with(port, address)) };
     let (small, large) = (on(MTU_1500), on(MTU_4500));
     let udp = on(("udp:eth1", MTU_1500.1));
     vec![
@@ -32,12 +32,12 @@ pub fn figures(ferroce: &Path, veth: &Veth) -> Vec<Figure> {
 }
 
 #[derive(Clone)]
-struct Place {
+struct Ends {
     ferroce: PathBuf,
     link: Link,
 }
 
-impl Place {
+impl Ends {
     fn verb(&self, name: &str, verb: &str, command: &'static str, mtu: &'static str, least: f64) -> Figure {
         let (ours, theirs) = (self.clone(), self.link.clone());
         let args = [command, "-s", BYTES, "-m", mtu, "-D", "2", "--report_gbits"];
@@ -91,12 +91,12 @@ impl Place {
     }
 
     fn ucx(&self, transport: Transport, test: &'static str) -> Run {
-        let place = self.clone();
+        let ends = self.clone();
         Box::new(move || {
-            let sides = [Side::Server, Side::Client].map(|side| place.ucx_perftest(transport, test, side));
+            let sides = [Side::Server, Side::Client].map(|side| ends.ucx_perftest(transport, test, side));
             let [server, client] = sides;
             let said =
-                tool::meet(&place.link, server, client).map_err(|said| format!("ucx_perftest: {said}"))?;
+                tool::meet(&ends.link, server, client).map_err(|said| format!("ucx_perftest: {said}"))?;
             result(&said, test).ok_or_else(|| format!("ucx_perftest printed no result: {said}"))
         })
     }

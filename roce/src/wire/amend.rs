@@ -30,9 +30,9 @@ const POWERS: [u32; 16] = {
 
 /// The change of the ICRC by each change of two bytes with the same number of covered bytes from there on: a table for each half-byte.
 #[derive(Clone, Debug)]
-struct Changes([[u32; 16]; 4]);
+struct IcrcChanges([[u32; 16]; 4]);
 
-impl Changes {
+impl IcrcChanges {
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
@@ -71,14 +71,18 @@ impl Changes {
 #[derive(Clone, Debug)]
 struct Tables {
     covered: usize,
-    source_port: Changes,
-    identification: Changes,
+    source_port: IcrcChanges,
+    identification: IcrcChanges,
 }
 
 impl Tables {
     #[expect(clippy::arithmetic_side_effects, reason = "a packet has less than 64 KiB")]
     fn new(covered: usize) -> Self {
-        Self { covered, source_port: Changes::new(covered), identification: Changes::new(covered + APART) }
+        Self {
+            covered,
+            source_port: IcrcChanges::new(covered),
+            identification: IcrcChanges::new(covered + APART),
+        }
     }
 }
 

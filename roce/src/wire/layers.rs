@@ -119,58 +119,80 @@ impl Layers {
         if self.family == Family::V4 && fold(sum(&frame[self.ip..self.ip + 20])) != 0xffff {
             return Err(Discard::IpHeader);
         }
-        match self.udp_sum(frame) {
-            None | Some(0xffff) => Ok(()),
-            Some(_) => Err(Discard::UdpHeader),
+        if self.has_udp_checksum(frame) && self.udp_sum(frame) != 0xffff {
+            return Err(Discard::UdpHeader);
         }
+        Ok(())
     }
 
-    /// Returns the sum that the UDP checksum completes to 0xffff, or `None` if the sender wrote no checksum.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the frame has a UDP header"
+    )]
+    fn has_udp_checksum(&self, frame: &[u8]) -> bool {
+        frame[self.udp + 6..self.udp + UDP_LENGTH] != [0, 0]
+    }
+
+    /// Returns the sum that a correct UDP checksum completes to 0xffff.
+    #[cold]
     #[expect(
         clippy::arithmetic_side_effects,
         clippy::indexing_slicing,
         reason = "`end` is within the frame and behind the BTH; the sum of a frame's 16-bit and 32-bit words fits"
     )]
-    fn udp_sum(&self, frame: &[u8]) -> Option<u16> {
-        if frame[self.udp + 6..self.udp + UDP_LENGTH] == [0, 0] {
-            return None;
-        }
+    fn udp_sum(&self, frame: &[u8]) -> u16 {
         let addresses = match self.family {
             Family::V4 => &frame[self.ip + 12..self.ip + 20],
             Family::V6 => &frame[self.ip + 8..self.ip + 40],
         };
         let content = self.udp + UDP_LENGTH + self.outside_udp();
         let pseudo = u64::from(UDP) + (self.end - content + UDP_LENGTH) as u64 + sum(addresses);
-        Some(fold(pseudo + sum(&frame[self.udp..self.udp + UDP_LENGTH]) + sum(&frame[content..self.end])))
+        fold(pseudo + sum(&frame[self.udp..self.udp + UDP_LENGTH]) + sum(&frame[content..self.end]))
     }
 
     /// Lets `write` change what the UDP checksum covers, and updates the checksum by the change (RFC 1624). Linux computes one for packets
     /// that it splits off a large datagram. `write` returns the bytes by which the packet has grown behind the UDP header.
-    #[expect(
-        clippy::arithmetic_side_effects,
-        clippy::indexing_slicing,
-        reason = "the frame has room for what has grown; the sum of three words fits"
-    )]
+    #[inline(always)]
     pub fn keep_udp_checksum(
         &self,
         frame: &mut [u8],
         write: impl FnOnce(&mut [u8]) -> Option<usize>,
     ) -> Option<usize> {
+        if !self.has_udp_checksum(frame) {
+            return write(frame);
+        }
         let before = self.udp_sum(frame);
         let growth = write(frame)?;
-        let grown = Self { bth: self.bth + growth, end: self.end + growth, ..*self };
-        if let (Some(before), Some(after)) = (before, grown.udp_sum(frame)) {
-            let place = self.udp + 6..self.udp + UDP_LENGTH;
-            let checksum = u64::from(fold(sum(&frame[place.clone()])));
-            // The sum has both representations of 0, but a checksum of 0 would mean none.
-            let checksum = match fold(checksum + u64::from(before) + u64::from(!after)) {
-                0 => 0xffff,
-                checksum => checksum,
-            };
-            frame[place].copy_from_slice(&checksum.to_be_bytes());
-        }
+        self.update_udp_checksum(frame, before, growth);
         Some(growth)
+    }
+
+    #[cold]
+    #[expect(
+        clippy::arithmetic_side_effects,
+        clippy::indexing_slicing,
+        reason = "the frame has room for what has grown; the sum of three words fits"
+    )]
+    fn update_udp_checksum(&self, frame: &mut [u8], before: u16, growth: usize) {
+        let grown = Self { bth: self.bth + growth, end: self.end + growth, ..*self };
+        let after = grown.udp_sum(frame);
+        let place = self.udp + 6..self.udp + UDP_LENGTH;
+        let checksum = u64::from(fold(sum(&frame[place.clone()])));
+        // The sum has both representations of 0, but a checksum of 0 would mean none.
+        let checksum = match fold(checksum + u64::from(before) + u64::from(!after)) {
+            0 => 0xffff,
+            checksum => checksum,
+        };
+        frame[place].copy_from_slice(&checksum.to_be_bytes());
+    }
+
+    /// Makes the UDP checksum correct, if the sender wrote one.
+    pub fn correct_udp_checksum(&self, frame: &mut [u8]) {
+        if self.has_udp_checksum(frame) {
+            self.update_udp_checksum(frame, 0xffff, 0);
+        }
     }
 }
 

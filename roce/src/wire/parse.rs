@@ -168,7 +168,7 @@ pub fn body(frame: &[u8]) -> Option<core::ops::Range<usize>> {
     (begin <= end).then_some(begin..end)
 }
 
-/// Recomputes and writes the ICRC of a frame.
+/// Recomputes and writes the ICRC of a frame, and its UDP checksum if it has one.
 ///
 /// # Errors
 /// Returns the [`Discard`] reason if the frame has no room for an ICRC.
@@ -179,6 +179,7 @@ pub fn reseal(frame: &mut [u8]) -> Result<(), Discard> {
     let icrc = icrc::compute(frame, &layers, excluded);
     let place = frame.get_mut(..layers.end).and_then(<[u8]>::last_chunk_mut).ok_or(Discard::Truncated)?;
     *place = icrc.to_le_bytes();
+    layers.correct_udp_checksum(frame);
     Ok(())
 }
 

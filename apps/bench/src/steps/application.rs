@@ -12,7 +12,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post_send",
         what: "a request posted, of 32",
-        budget: 120,
+        budget: 126,
         run: |meter| run(meter, Part::Post, 1),
     },
     Step {
@@ -36,7 +36,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "turn-complete",
         what: "a core's turn that receives the ACK of 32",
-        budget: 4540,
+        budget: 3990,
         run: |meter| run(meter, Part::Complete, 1),
     },
     Step {

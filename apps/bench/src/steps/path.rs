@@ -11,7 +11,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "post",
         what: "a request taken by the endpoint, of 32",
-        budget: 120,
+        budget: 130,
         run: |meter| run(meter, Case::new(64, Part::Post)),
     },
     Step {
@@ -47,7 +47,7 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "ack-take",
         what: "an ACK of 32 WRITEs taken in",
-        budget: 2360,
+        budget: 1750,
         run: |meter| run(meter, Case::new(64, Part::Complete)),
     },
     Step {

@@ -69,14 +69,14 @@ pub const STEPS: &[Step] = &[
     Step {
         name: "datagram-group",
         what: "a 1 KiB packet grouped, one of 61 of a large datagram",
-        budget: 200,
+        budget: 265,
         run: group,
     },
-    Step { name: "datagram-split", what: "the same split off", budget: 200, run: split },
+    Step { name: "datagram-split", what: "the same split off", budget: 152, run: split },
     Step {
         name: "amend-1k",
         what: "ICRC of a 1 KiB packet amended for a UDP socket",
-        budget: 400,
+        budget: 215,
         run: amend,
     },
 ];

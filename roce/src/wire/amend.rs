@@ -5,8 +5,8 @@
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 
 use super::constants::ICRC_LENGTH;
+use super::crc::{self, multiply};
 use super::format::Numbers;
-use super::identification::multiply;
 use super::layers::{Family, Layers};
 use super::parse::split;
 use super::{inband, reseal};
@@ -16,18 +16,6 @@ use crate::Discard;
 const SHORT: usize = 256;
 /// Bytes from the identification to the source port.
 const APART: usize = 16;
-/// Powers of x^8, with the exponents 1, 2, 4 to 2^15. Multiplying a register by x^8 has the effect of a byte of zeros.
-#[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
-const POWERS: [u32; 16] = {
-    let mut powers = [1 << (31 - 8); 16];
-    let mut power = 1;
-    while power < 16 {
-        powers[power] = multiply(powers[power - 1], powers[power - 1]);
-        power += 1;
-    }
-    powers
-};
-
 /// The change of the ICRC by each change of two bytes with the same number of covered bytes from there on: a table for each half-byte.
 #[derive(Clone, Debug)]
 struct IcrcChanges([[u32; 16]; 4]);
@@ -39,11 +27,9 @@ impl IcrcChanges {
         reason = "four tables of four bits each"
     )]
     fn new(covered: usize) -> Self {
-        let powers = (0..).zip(POWERS).filter(|(bit, _)| covered >> bit & 1 == 1);
-        let zeros = powers.fold(1 << 31, |register, (_, power)| multiply(register, power));
         let mut tables = [[0; 16]; 4];
         // The change by the highest bit. Each lower one is the next multiple by x.
-        let mut bit = multiply(1 << 15, zeros);
+        let mut bit = crc::with_zeros(1 << 15, covered);
         for table in tables.iter_mut().rev() {
             for place in [8, 4, 2, 1] {
                 table[place] = bit;
@@ -157,6 +143,7 @@ impl SourceFields {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::layers::{fold, sum};
     use crate::wire::{Bth, Header, Mac, Path, emit, verify};
     use crate::{Psn, Qpn};
     use alloc::vec;
@@ -200,13 +187,9 @@ mod tests {
                     frame[udp..udp + 2].copy_from_slice(&u16::to_be_bytes(port));
                     if is_v4 {
                         frame[udp - 16..udp - 14].copy_from_slice(&u16::to_be_bytes(identification));
-                        let sum = frame[14..34].chunks_exact(2).enumerate().filter(|(at, _)| *at != 5);
-                        let sum = sum.fold(0_u32, |sum, (_, word)| {
-                            sum + u32::from(u16::from_be_bytes([word[0], word[1]]))
-                        });
-                        let folded = (sum & 0xffff) + (sum >> 16);
-                        frame[24..26]
-                            .copy_from_slice(&(!(folded as u16 + (folded >> 16) as u16)).to_be_bytes());
+                        frame[24..26].fill(0);
+                        let checksum = !fold(sum(&frame[14..34]));
+                        frame[24..26].copy_from_slice(&checksum.to_be_bytes());
                     }
                     amender.amend(&mut frame, before).unwrap();
                     assert_eq!(verify(&frame), Ok(()), "{payload} bytes, port {port}, {identification:#x}");

@@ -5,45 +5,10 @@
 use super::constants::ICRC_LENGTH;
 use super::format::Numbers;
 use super::layers::{Family, Layers};
-use super::{icrc, inband, parse};
+use super::{crc, icrc, inband, parse};
 
-/// The polynomial of the CRC. The highest bit is the coefficient of x^0.
-const POLYNOMIAL: u32 = 0xedb8_8320;
 /// Offset of the identification in an IPv4 header.
 const IDENTIFICATION_OFFSET: usize = 4;
-
-/// Powers of x^-8, with the exponents 1, 2, 4 to 2^15. Multiplying a register by x^-8 removes the effect of a byte of zeros.
-#[expect(clippy::indexing_slicing, reason = "an index out of range would not compile")]
-const POWERS_BACK: [u32; 16] = {
-    let mut back = 1 << 31;
-    let mut bit = 0;
-    while bit < 8 {
-        // Division by x.
-        back = if back >> 31 == 0 { back << 1 } else { (back ^ POLYNOMIAL) << 1 | 1 };
-        bit += 1;
-    }
-    let mut powers = [back; 16];
-    let mut power = 1;
-    while power < 16 {
-        powers[power] = multiply(powers[power - 1], powers[power - 1]);
-        power += 1;
-    }
-    powers
-};
-
-/// Returns the product of two polynomials, modulo that of the CRC.
-pub(super) const fn multiply(mut a: u32, mut b: u32) -> u32 {
-    let mut product = 0;
-    while a != 0 {
-        if a >> 31 != 0 {
-            product ^= b;
-        }
-        a <<= 1;
-        // Multiplication by x.
-        b = (b >> 1) ^ (POLYNOMIAL & (b & 1).wrapping_neg());
-    }
-    product
-}
 
 /// Returns the identification with which the ICRC of an IPv4 packet is correct, or `None` if there is none. It is that of the packet itself
 /// if its ICRC is correct, and 0 for an IPv6 packet whose ICRC is correct.
@@ -66,8 +31,7 @@ pub fn solve_identification(frame: &[u8]) -> Option<u16> {
     let behind = layers.end.checked_sub(place)?;
     let absent = excluded.checked_add(layers.before_udp())?.checked_add(layers.after_udp())?;
     let covered = behind.checked_sub(ICRC_LENGTH)?.checked_sub(absent)?;
-    let register = (0..).zip(POWERS_BACK).filter(|(bit, _)| covered >> bit & 1 == 1);
-    let register = register.fold(wrong, |register, (_, power)| multiply(register, power));
+    let register = crc::without_zeros(wrong, covered);
     // Two bytes that enter an empty register become its lowest two.
     let difference = u16::try_from(register).ok()?;
     Some(own ^ difference.swap_bytes())

@@ -6,6 +6,7 @@
 
 mod amend;
 mod constants;
+mod crc;
 mod ecn;
 mod emit;
 mod fast_path;

@@ -3,6 +3,12 @@
 //! In the kernel, a datagram of 64 KiB costs about as much as a frame. So frames of a burst that can be the segments of one datagram are
 //! sent as one, and received datagrams are split here.
 
+/// Bytes of the longest datagram.
+pub(super) const LONGEST: usize = 64 << 10;
+/// Requested size of a socket's queue in bytes. Linux doubles this number, to account for its own structures. Without CAP_NET_ADMIN, it
+/// limits it to `net.core.rmem_max`, about six large datagrams by default.
+pub(super) const QUEUE: libc::c_int = 8 << 20;
+
 mod front;
 mod group;
 mod headers;

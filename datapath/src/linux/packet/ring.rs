@@ -8,7 +8,7 @@
 
 use super::queued::QueuedDatagram;
 use crate::fork::Process;
-use crate::linux::datagrams::{DatagramSlot, HEADROOM, Tag, VNET_LENGTH, VnetHeader};
+use crate::linux::datagrams::{DatagramSlot, HEADROOM, LONGEST, QUEUE, Tag, VNET_LENGTH, VnetHeader};
 use crate::socket_option;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -18,14 +18,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Bytes of a slot before its frame: the kernel's header of less than 128 bytes. Not a power of two, so that the starts of the slots of
 /// 64 KiB do not map to the same cache sets.
 const SLOT_HEAD: usize = 192;
-/// Bytes of the longest datagram.
-const LONGEST: usize = 64 << 10;
 /// Most slots that have room for the longest datagram: 16 MiB.
 const MAX_LARGE_SLOTS: usize = 240;
 /// Bytes that the kernel allocates contiguously if possible.
 const BLOCK: usize = 1 << 20;
-/// Most bytes of queued datagrams. Linux doubles this number, to account for its own structures.
-const QUEUE: libc::c_int = 8 << 20;
 
 #[derive(Debug)]
 pub(super) struct ReceiveRing {

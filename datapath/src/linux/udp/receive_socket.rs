@@ -5,14 +5,12 @@ use super::control::{ControlMessages, number};
 use super::identification::Identifications;
 use super::rebuild::{DatagramInfo, EthernetAddresses, LONGEST};
 use crate::fork::CloseOnFork;
-use crate::linux::datagrams::{DatagramSlot, Front, HEADROOM, Segmentation, VnetHeader};
+use crate::linux::datagrams::{self, DatagramSlot, Front, HEADROOM, Segmentation, VnetHeader};
 use crate::neighbour::Address;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 /// Most datagrams that one system call receives.
 const MAX_DATAGRAMS: usize = 16;
-/// Bytes of the longest datagram.
-const LENGTH: usize = 64 << 10;
 /// Offset of the payload in the buffer: room for the headers that are written before it.
 const PAYLOAD: usize = 128;
 const _: () = assert!(PAYLOAD >= HEADROOM + LONGEST);
@@ -30,7 +28,7 @@ pub(super) struct ReceivedDatagram {
 impl ReceivedDatagram {
     pub(super) fn new() -> Self {
         Self {
-            room: vec![0; PAYLOAD + LENGTH].into_boxed_slice(),
+            room: vec![0; PAYLOAD + datagrams::LONGEST].into_boxed_slice(),
             length: 0,
             name: [0; address::ROOM],
             control: ControlMessages::new(),
@@ -40,7 +38,7 @@ impl ReceivedDatagram {
 
     /// Fills the buffer as the kernel does.
     pub(super) fn put(&mut self, name: &[u8; address::ROOM], control: &ControlMessages, payload: &[u8]) {
-        self.length = payload.len().min(LENGTH);
+        self.length = payload.len().min(datagrams::LONGEST);
         self.room[PAYLOAD..PAYLOAD + self.length].copy_from_slice(&payload[..self.length]);
         self.name = *name;
         self.control.fill(control.bytes());
@@ -164,7 +162,7 @@ impl ReceiveSocket {
         let count = usize::try_from(count).unwrap_or(0);
         for (place, message) in self.places.iter_mut().zip(&messages[..count]) {
             let truncated = libc::MSG_TRUNC | libc::MSG_CTRUNC;
-            place.length = (message.msg_len as usize).min(LENGTH);
+            place.length = (message.msg_len as usize).min(datagrams::LONGEST);
             place.control.set_length(message.msg_hdr.msg_controllen as _);
             place.is_whole = message.msg_hdr.msg_flags & truncated == 0;
             self.dropped = dropped(&place.control).unwrap_or(self.dropped);

@@ -2,6 +2,7 @@
 
 use super::address;
 use crate::errno::check;
+use crate::linux::datagrams::QUEUE;
 use crate::{socket_filter, socket_option};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,10 +10,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 pub(super) const NO_LARGE: &str =
     "packets leave singly, because Linux or the interface does not cut large UDP datagrams";
-
-/// Requested size of a socket's queue in bytes. Without CAP_NET_ADMIN, Linux limits it to `net.core.rmem_max`, about six large datagrams by
-/// default.
-const QUEUE: libc::c_int = 8 << 20;
 
 /// From `linux/udp.h`; `libc` lacks it here.
 const UDP_NO_CHECK6_RX: libc::c_int = 102;

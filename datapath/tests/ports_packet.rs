@@ -113,6 +113,22 @@ fn a_burst_of_one_connection_is_one_datagram_of_the_kernels() {
 }
 
 #[test]
+fn a_suspected_peer_gets_each_packet_singly_and_other_peers_do_not() {
+    let _alone = pair(1500);
+    let (mut one, mut other) = ports();
+    for addresses in [V4, V6] {
+        let [suspected, same_host] = [path(&one, &other, addresses), path(&one, &other, [addresses[0]; 2])];
+        one.suspect(suspected.destination);
+        for (path, expected) in [(suspected, BURST as u64), (same_host, 1)] {
+            let before = datagrams();
+            let frames = burst(&mut one, &path, &[512; BURST]);
+            expect_carried(&mut one, &mut other, frames);
+            assert_eq!(datagrams() - before, expected, "{path:?}");
+        }
+    }
+}
+
+#[test]
 fn a_burst_to_several_peers_arrives_in_order() {
     let _alone = pair(1500);
     let (mut one, mut other) = ports();

@@ -24,6 +24,7 @@ use crate::steering::Steering;
 use crate::{fork, signals};
 use dpdk_sys as dpdk;
 use roce::wire::Mac;
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::ptr;
 use std::sync::Arc;
@@ -437,6 +438,12 @@ impl PacketIo for Port {
         }
         if let Some(ring) = &mut self.ring {
             ring.took(sent);
+        }
+    }
+
+    fn suspect(&mut self, peer: IpAddr) {
+        if let Link::Packet(socket) = &mut self.link {
+            socket.suspect(peer);
         }
     }
 

@@ -7,7 +7,7 @@ use super::core_state::CoreState;
 use super::pending_frames::PendingFrames;
 use crate::clock::Clock;
 use crate::host_memory::faults;
-use crate::io::{BURST, Burst, PacketIo, WakeDescriptor};
+use crate::io::{BURST, Burst, PacketIo, PortCounters, WakeDescriptor};
 use crate::prefetch;
 use cc::Instant;
 use roce::wire::Mac;
@@ -105,7 +105,7 @@ impl<P: PacketIo> Core<P> {
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
         // Only commands read these counters.
-        self.state.counters.port = self.port.counters();
+        self.state.counters.port = self.port.own_port().map_or_else(PortCounters::default, P::counters);
         // The command must see the requests that its caller posted before.
         self.state.take_posts(now);
         command(&mut self.state, now);
@@ -122,7 +122,9 @@ impl<P: PacketIo> Core<P> {
     fn work(&mut self) -> bool {
         faults::unblock_signals();
         // Any thread may run this turn. A per-thread cache of the port's pool makes turns twice as fast.
-        self.port.attach();
+        if let Some(port) = self.port.own_port() {
+            port.attach();
+        }
         let now = self.clock.now();
         let mut work = self.inbox.is_filled() && self.control(now);
         if work || now >= self.next_fault_check {
@@ -137,6 +139,11 @@ impl<P: PacketIo> Core<P> {
         }
         work |= self.transmit(now);
         work |= self.state.deliver(now);
+        while let Some(peer) = self.state.peer_moves.take_suspected() {
+            if let Some(port) = self.port.own_port() {
+                port.suspect(peer);
+            }
+        }
         self.next_timer = self.state.poll_timeout();
         let nothing_waits = self.hairpin.is_empty() && self.outgoing.is_empty() && !self.waits_for_ring();
         let is_idle = nothing_waits && !self.state.has_more();

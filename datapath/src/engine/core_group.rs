@@ -11,7 +11,7 @@
 //! Used by the poll-mode cores, and by the soak test of `fabric`, whose cores run in virtual time.
 
 pub use super::group_state::CoreGroup;
-use crate::io::{BURST, Burst, PacketBuf, PacketIo, PortCounters, QueueError, WakeDescriptor};
+use crate::io::{BURST, Burst, PacketBuf, PacketIo, QueueError, WakeDescriptor};
 use crate::steering::{CoreTarget, Steering};
 use rtrb::{Consumer, Producer, PushError, RingBuffer};
 use std::sync::Arc;
@@ -361,12 +361,13 @@ impl<P: PacketIo> PortAccess<P> {
         Ok(std::iter::once(Self::Main(Box::new(main))).chain(workers).collect())
     }
 
+    /// Returns the port, or this core's queue of it if it has one.
     #[inline(always)]
-    pub(super) fn attach(&mut self) {
+    pub(super) fn own_port(&mut self) -> Option<&mut P> {
         match self {
-            Self::Single(port) => port.attach(),
-            Self::Main(main) => main.port.attach(),
-            Self::Worker(worker) => worker.queue.iter_mut().for_each(P::attach),
+            Self::Single(port) => Some(port),
+            Self::Main(main) => Some(&mut main.port),
+            Self::Worker(worker) => worker.queue.as_mut(),
         }
     }
 
@@ -439,15 +440,6 @@ impl<P: PacketIo> PortAccess<P> {
             Self::Single(port) => port.transmit(from),
             Self::Main(main) => main.port.transmit(from),
             Self::Worker(worker) => worker.transmit(from),
-        }
-    }
-
-    /// Returns the counts of frames that the port, or this core's queue of it, dropped.
-    pub(super) fn counters(&mut self) -> PortCounters {
-        match self {
-            Self::Single(port) => port.counters(),
-            Self::Main(main) => main.port.counters(),
-            Self::Worker(worker) => worker.queue.as_mut().map_or_else(PortCounters::default, P::counters),
         }
     }
 

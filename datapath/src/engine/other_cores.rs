@@ -29,7 +29,10 @@ impl OtherCores {
 
     #[cold]
     pub(super) fn report_suspected(&self, peer: IpAddr) {
-        self.send(0, Box::new(move |state, now| state.peer_moves.suspect(now, peer, &mut state.neighbours)));
+        self.send(
+            0,
+            Box::new(move |state, now| state.peer_moves.suspect_for(now, peer, &mut state.neighbours)),
+        );
     }
 
     #[cold]

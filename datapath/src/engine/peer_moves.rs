@@ -25,6 +25,8 @@ pub(super) struct Context<'a> {
 #[derive(Debug, Default)]
 pub(super) struct PeerMoves {
     resolving: Vec<IpAddr>,
+    /// Peers that were suspected since the port was told: at most [`MAX_PEERS`].
+    suspected: Vec<IpAddr>,
     /// Number of neighbour answers at the last check.
     answers_seen: u64,
     /// Peers resolved recently, and when each may be resolved again: oldest first, at most [`MAX_PEERS`].
@@ -46,6 +48,7 @@ impl PeerMoves {
             }
         }
         while let Some(peer) = around.endpoint.poll_suspected() {
+            self.record(peer);
             match around.other_cores.filter(|other_cores| !other_cores.is_main()) {
                 // Only core 0 resolves addresses.
                 Some(other_cores) => other_cores.report_suspected(peer),
@@ -57,8 +60,28 @@ impl PeerMoves {
             && self.redirect_resolved(now, around)
     }
 
+    /// Returns a peer that was suspected since the last call, for the port.
+    #[inline]
+    pub(super) fn take_suspected(&mut self) -> Option<IpAddr> {
+        self.suspected.pop()
+    }
+
     #[cold]
-    pub(super) fn suspect(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
+    fn record(&mut self, peer: IpAddr) {
+        if self.suspected.len() < MAX_PEERS {
+            self.suspected.push(peer);
+        }
+    }
+
+    /// Resolves a peer of another core.
+    #[cold]
+    pub(super) fn suspect_for(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
+        self.record(peer);
+        self.suspect(now, peer, neighbours);
+    }
+
+    #[cold]
+    fn suspect(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
         while self.recently_resolved.front().is_some_and(|&(_, until)| until <= now) {
             self.recently_resolved.pop_front();
         }
@@ -231,6 +254,20 @@ mod tests {
             endpoint.modify_qp(Instant::ZERO, qpn, modify).unwrap();
         }
         qpn
+    }
+
+    #[test]
+    fn the_port_learns_of_each_suspected_peer_once() {
+        let mut scene = Scene::new(1);
+        scene.post();
+        assert_eq!(scene.peer_moves.take_suspected(), None);
+        scene.suspect(at(10));
+        scene.turn(at(10));
+        assert_eq!(scene.peer_moves.take_suspected(), Some(scene.peer));
+        assert_eq!(scene.peer_moves.take_suspected(), None);
+        // A peer that another core suspects, whose frames leave through this core's port.
+        scene.peer_moves.suspect_for(at(10), scene.peer, &mut scene.neighbours);
+        assert_eq!(scene.peer_moves.take_suspected(), Some(scene.peer));
     }
 
     /// Every retransmission reports the peer, which is resolved once in [`RESOLVE_INTERVAL`].

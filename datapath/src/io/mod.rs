@@ -8,6 +8,7 @@ pub use loopback::{Loopback, LoopbackBuf, pair};
 
 use crate::steering::Steering;
 use arrayvec::ArrayVec;
+use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 
@@ -111,6 +112,8 @@ pub trait PacketIo: Send {
     }
     /// Sends frames from the front of `from`, as many as the port accepts now. The others stay, in order.
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
+    /// Takes note that packets to `peer` may be lost: a request was not answered in time, or an answered one arrived again.
+    fn suspect(&mut self, _peer: IpAddr) {}
     /// Returns the port's properties.
     fn caps(&self) -> Caps;
     /// Returns the counts of frames that the port itself dropped. May make a system call.

@@ -7,6 +7,7 @@
 use super::headers::{Headers, LONGEST};
 use super::vnet_header::{self, VnetHeader};
 use arrayvec::ArrayVec;
+use std::net::IpAddr;
 use std::ops::Deref;
 
 /// Most segments of a datagram: `UDP_MAX_SEGMENTS` before Linux 6.9, which raised it to 128.
@@ -82,6 +83,11 @@ impl Group {
     #[must_use]
     pub const fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns the IP address to which the datagram is sent. `first` is the first frame.
+    pub(in crate::linux) fn destination(&self, first: &[u8]) -> Option<IpAddr> {
+        self.headers.outer(first).map(|outer| outer.destination)
     }
 
     pub(in crate::linux) const fn size(&self) -> u16 {

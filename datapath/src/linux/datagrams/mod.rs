@@ -13,6 +13,7 @@ mod front;
 mod group;
 mod headers;
 mod in_place;
+mod single_peers;
 mod slot;
 mod split;
 #[cfg(test)]
@@ -24,6 +25,7 @@ pub use group::{Group, MAX_BYTES, MAX_SEGMENTS, Start};
 pub use headers::NoUdp;
 pub(super) use headers::{Headers, Outer, checksum, renumber};
 pub(super) use in_place::{InPlaceFrames, free};
+pub(super) use single_peers::SinglePeers;
 pub(super) use slot::DatagramSlot;
 pub use split::{BadDatagram, HEADROOM, Received, Tag};
 pub(super) use vnet_header::LENGTH as VNET_LENGTH;

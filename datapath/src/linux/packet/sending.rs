@@ -1,7 +1,7 @@
 //! Sends a burst with one system call. The kernel gathers the datagrams' bytes from the frames (sendmmsg(2)).
 
 use crate::io::BURST;
-use crate::linux::datagrams::{Group, Start, VNET_LENGTH};
+use crate::linux::datagrams::{Group, SinglePeers, Start, VNET_LENGTH};
 use arrayvec::ArrayVec;
 use std::io;
 use std::ops::Deref;
@@ -15,17 +15,27 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// Groups `frames`, at most [`BURST`]. Unless `large`, each frame is a datagram.
+    /// Groups `frames`, at most [`BURST`], except those to `single_peers`.
     #[inline]
-    pub(super) fn new<F: Deref<Target = [u8]>>(frames: &[F], large: bool) -> Self {
+    pub(super) fn new<F: Deref<Target = [u8]>>(frames: &[F], single_peers: &mut SinglePeers) -> Self {
         let (mut datagrams, mut rest) = (ArrayVec::new(), frames);
         while let Some(first) = rest.first() {
-            let group = if large { Group::first_of(rest) } else { None };
+            let group = Group::first_of(rest);
             let count = group.map_or(1, |group| group.count());
-            datagrams.push((count, group.map(|group| (group, group.start(first)))));
+            match group {
+                Some(group) if single_peers.must_split(count, || group.destination(first)) => {
+                    datagrams.extend((0..count).map(|_| (1, None)));
+                }
+                _ => datagrams.push((count, group.map(|group| (group, group.start(first))))),
+            }
             rest = &rest[count..];
         }
         Self { datagrams }
+    }
+
+    /// Makes each of `frames`, at most [`BURST`], a datagram.
+    pub(super) fn singly<F>(frames: &[F]) -> Self {
+        Self { datagrams: frames.iter().map(|_| (1, None)).collect() }
     }
 
     pub(super) fn first(&self) -> usize {

@@ -6,9 +6,10 @@ use super::support;
 use crate::fork::CloseOnFork;
 use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
-use crate::linux::datagrams::{Front, InPlaceFrames, free};
+use crate::linux::datagrams::{Front, InPlaceFrames, SinglePeers, free};
 use crate::{socket_filter, socket_option};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 
 /// Settings of a packet socket.
@@ -31,6 +32,7 @@ pub struct PacketSocket {
     socket: CloseOnFork,
     interface: String,
     front: Front,
+    single_peers: SinglePeers,
     sends_large: bool,
     bypasses: bool,
 }
@@ -59,6 +61,7 @@ impl PacketSocket {
             socket: socket.into(),
             interface: interface.name.clone(),
             front: Front::new(config.max_frame),
+            single_peers: SinglePeers::default(),
             sends_large,
             bypasses,
         })
@@ -132,7 +135,11 @@ impl PacketSocket {
     #[inline]
     pub fn transmit<B: PacketBuf>(&mut self, from: &mut Burst<B>) {
         while !from.is_empty() {
-            let sending = Sending::new(from, self.sends_large);
+            let sending = if self.sends_large {
+                Sending::new(from, &mut self.single_peers)
+            } else {
+                Sending::singly(from)
+            };
             match sending.send(self.descriptor(), from) {
                 Ok(sent) => free(from, sent),
                 Err(error) => match self.refused(&error, sending.first()) {
@@ -150,6 +157,12 @@ impl PacketSocket {
                 },
             }
         }
+    }
+
+    /// Takes note that packets to `peer` may be lost. It may be a peer that loses large datagrams.
+    #[cold]
+    pub fn suspect(&mut self, peer: IpAddr) {
+        self.single_peers.suspect(peer, &self.interface);
     }
 
     /// Decides how to treat a datagram of `frames` frames that the kernel refused.
@@ -175,7 +188,7 @@ impl PacketSocket {
     #[cold]
     fn send_first_singly<B: PacketBuf>(&mut self, from: &mut Burst<B>) -> bool {
         let first = &from[..1];
-        if Sending::new(first, false).send(self.descriptor(), first).is_err() {
+        if Sending::singly(first).send(self.descriptor(), first).is_err() {
             return false;
         }
         free(from, 1);

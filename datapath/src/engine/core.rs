@@ -153,6 +153,9 @@ impl<P: PacketIo> Core<P> {
 
     fn handle_received(&mut self, now: Instant) -> bool {
         let any = !self.received.is_empty() || !self.hairpin.is_empty();
+        if self.state.is_unplugged {
+            return self.drop_received(now) | any;
+        }
         for frame in &self.hairpin {
             self.state.on_frame(now, frame);
         }
@@ -167,6 +170,22 @@ impl<P: PacketIo> Core<P> {
             self.port.recycle(&mut self.received);
         }
         any | self.handle_in_place(now)
+    }
+
+    /// Drops all frames for this process, because a fault holds its port down.
+    #[cold]
+    fn drop_received(&mut self, now: Instant) -> bool {
+        let Self { port, state, received, hairpin, .. } = self;
+        state.counters.unplugged += (received.len() + hairpin.len()) as u64;
+        hairpin.clear();
+        if !received.is_empty() {
+            port.recycle(received);
+        }
+        let has_in_place = port.has_in_place();
+        if has_in_place {
+            port.receive_in_place(received, |frame| state.drop_in_place(now, frame));
+        }
+        has_in_place
     }
 
     /// Handles the frames that the port has in place. They arrived after those in `received`.
@@ -212,6 +231,11 @@ impl<P: PacketIo> Core<P> {
     #[inline]
     fn transmit_burst(&mut self, now: Instant) {
         let waiting = self.outgoing.len();
+        if self.state.is_unplugged {
+            self.state.counters.unplugged += waiting as u64;
+            self.outgoing.clear();
+            return;
+        }
         self.port.transmit(&mut self.outgoing);
         if self.outgoing.len() < waiting {
             self.stalled_since = None;
@@ -267,7 +291,10 @@ impl<P: PacketIo> Core<P> {
         write: impl FnOnce(&mut CoreState, &mut BurstBuilder<'_, P>),
     ) -> (usize, bool) {
         // Moved out of the state, which `write` borrows.
-        let (mut member_rings, mut tap) = (self.state.member_rings.take(), self.state.tap.take());
+        let (state_rings, mut tap) = (self.state.member_rings.take(), self.state.tap.take());
+        // A port that a fault holds down sends nothing to other processes of its interface, either.
+        let (mut member_rings, held_rings) =
+            if self.state.is_unplugged { (None, state_rings) } else { (state_rings, None) };
         let discards = self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
         let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, discard_buffer, .. } = self;
@@ -295,7 +322,7 @@ impl<P: PacketIo> Core<P> {
         }
         write(&mut self.state, &mut burst);
         let BurstBuilder { filled, discarded, no_buffer, .. } = burst;
-        (self.state.member_rings, self.state.tap) = (member_rings, tap);
+        (self.state.member_rings, self.state.tap) = (member_rings.or(held_rings), tap);
         self.state.counters.pool_dry += u64::from(no_buffer);
         self.state.counters.port_held += discarded as u64;
         (filled, no_buffer)

@@ -45,6 +45,8 @@ pub struct CoreCounters {
     pub pool_dry: u64,
     /// Frames dropped because the port had accepted none, or had no free buffer, for 500 ms.
     pub port_held: u64,
+    /// Frames dropped, in either direction, while a [fault](super::PortFault::PortDown) held the port down.
+    pub unplugged: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
     /// Received frames that this core forwarded to the core of their queue pair, or to core 0, which forwards them.
@@ -69,6 +71,7 @@ impl CoreCounters {
             neighbour_malformed,
             pool_dry,
             port_held,
+            unplugged,
             cq_overflows,
             handed_over,
             hand_over_full,
@@ -86,6 +89,7 @@ impl CoreCounters {
             (neighbour_malformed, other.neighbour_malformed),
             (pool_dry, other.pool_dry),
             (port_held, other.port_held),
+            (unplugged, other.unplugged),
             (cq_overflows, other.cq_overflows),
             (handed_over, other.handed_over),
             (hand_over_full, other.hand_over_full),
@@ -113,6 +117,8 @@ pub struct CoreState {
     pub(super) member_rings: Option<Box<MemberRings>>,
     /// Receives a copy of each frame while an observer captures.
     pub(super) tap: Option<Box<Tap>>,
+    /// Whether a fault holds the port down: no frame leaves or arrives.
+    pub(super) is_unplugged: bool,
     /// Whether this process relays received frames to the processes that own their queue pairs.
     pub(super) relays: bool,
     pub(super) mac: Mac,
@@ -143,6 +149,7 @@ impl CoreState {
             management: None,
             member_rings: None,
             tap: None,
+            is_unplugged: false,
             relays: config.peer_mac.is_some(),
             mac: config.mac,
             vlan: config.vlan,

@@ -1,10 +1,12 @@
-//! Follows changes of an open port's Linux interface: as with Linux's `rxe`, the GID table and the port's state follow the interface.
+//! Applies changes to an open port: those of its Linux interface, and [faults](super::fault) that an observer injects. As with Linux's
+//! `rxe`, the GID table and the port's state follow the interface.
 
 use super::attributes::Attributes;
 use super::config::CoreConfig;
 use super::control::{Command, Commands};
 use super::ending::end_core;
 use super::events::{AsyncEvent, Subscribers};
+use super::fault::PortFaultError;
 use crate::event_fd::EventFd;
 use crate::linux;
 use crate::neighbour::{Address, Change, Kernel, addresses_of};
@@ -12,15 +14,22 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The last known state of an interface, and the subscribers to its changes.
+/// The last known state of a port and its interface, and the subscribers to its changes.
 pub(super) struct InterfaceChanges {
     /// The port's name.
     name: String,
-    index: u32,
+    /// The port's Linux interface, if it has one.
+    index: Option<u32>,
+    /// Whether the interface has a carrier; true for a port without an interface.
+    has_carrier: bool,
+    /// The state of the port that was reported last.
     is_running: bool,
     is_gone: bool,
-    /// The interface's addresses; `None` if the port has others, on a VLAN.
-    addresses: Option<Vec<Address>>,
+    addresses: Vec<Address>,
+    /// Whether the port has the interface's addresses. It has others on a VLAN.
+    follows_addresses: bool,
+    /// Addresses that a fault removed. The kernel may report them again.
+    removed_by_fault: Vec<IpAddr>,
     /// The addresses that the user chose among those of the interface. The port uses no others.
     chosen: Option<Vec<IpAddr>>,
     attributes: Arc<Attributes>,
@@ -28,27 +37,31 @@ pub(super) struct InterfaceChanges {
     kernel: Option<Arc<Kernel>>,
     /// Core 0, whose neighbour table has the addresses.
     main: Commands,
-    /// Wakes core 0.
-    event_fd: EventFd,
+    /// Wakes core 0, if the port is on an interface.
+    event_fd: Option<EventFd>,
 }
 
 impl InterfaceChanges {
-    /// `kernel` resolves the port's neighbours, unless it is on a VLAN.
+    /// `kernel` resolves the port's neighbours, unless it is on a VLAN or has no interface.
     pub(super) fn new(
-        index: u32,
         config: &CoreConfig,
         attributes: Arc<Attributes>,
         subscribers: Arc<Subscribers>,
         kernel: Option<Arc<Kernel>>,
-        (main, event_fd): (Commands, EventFd),
+        (main, event_fd): (Commands, Option<EventFd>),
     ) -> Self {
         let chosen = config.addresses_chosen.then(|| config.addresses.iter().map(|it| it.ip).collect());
+        let index = config.interface;
+        let has_carrier = index.is_none_or(|index| linux::interface_at(index).is_ok_and(|it| it.running));
         Self {
             name: config.name.clone(),
             index,
-            is_running: linux::interface_at(index).is_ok_and(|it| it.running),
+            has_carrier,
+            is_running: has_carrier,
             is_gone: false,
-            addresses: config.vlan.is_none().then(|| config.addresses.clone()),
+            addresses: config.addresses.clone(),
+            follows_addresses: index.is_some() && config.vlan.is_none(),
+            removed_by_fault: Vec::new(),
             chosen,
             attributes,
             subscribers,
@@ -58,20 +71,17 @@ impl InterfaceChanges {
         }
     }
 
-    pub(super) fn index(&self) -> u32 {
-        self.index
-    }
-
     pub(super) fn apply(&mut self, change: Change) {
         match change {
             _ if self.is_gone => {}
-            Change::Added(address) => self.add(address),
-            Change::Removed(address) => self.remove(&address),
+            Change::Added(address) if self.follows_addresses => self.add(address),
+            Change::Removed(address) if self.follows_addresses => self.remove(&address),
+            Change::Added(_) | Change::Removed(_) => {}
             Change::Link { is_running, mtu } => {
                 if let Some(mtu) = mtu {
                     self.set_mtu(mtu);
                 }
-                self.set_running(is_running);
+                self.set_carrier(is_running);
             }
             Change::Gone => self.end(),
             Change::Lost => match self.read() {
@@ -83,10 +93,35 @@ impl InterfaceChanges {
         }
     }
 
+    /// Holds the port down, whatever the state of its interface, or releases it.
+    pub(super) fn hold_down(&mut self, is_held: bool) {
+        self.attributes.hold_down(is_held);
+        self.report_state();
+    }
+
+    /// Removes the address at `index` of the GID table.
+    ///
+    /// # Errors
+    /// Returns an error if the index has no address, or the default GID, which belongs to the Ethernet address.
+    pub(super) fn remove_gid(&mut self, index: usize) -> Result<(), PortFaultError> {
+        let gids = self.attributes.gids().clone();
+        let present = || gids.entries().map(|(index, _)| index).filter(|index| *index > 0).collect();
+        let address = gids.get(index).filter(|_| index > 0);
+        let address = address.ok_or_else(|| PortFaultError::Gid {
+            port: self.name.clone(),
+            index,
+            present: present(),
+        })?;
+        self.removed_by_fault.push(address);
+        let prefixes: Vec<_> = self.addresses.iter().filter(|known| known.ip == address).copied().collect();
+        prefixes.iter().for_each(|prefix| self.remove(prefix));
+        Ok(())
+    }
+
     /// Ends the cores, because the interface can no longer send or receive.
     fn end(&mut self) {
         self.is_gone = true;
-        self.set_running(false);
+        self.set_carrier(false);
         let name = self.name.rsplit(':').next().unwrap_or(&self.name);
         let reason = format!(
             "interface {name} is gone, deleted or moved to another namespace; restore it, then open the device again"
@@ -95,27 +130,29 @@ impl InterfaceChanges {
     }
 
     fn read(&mut self) -> io::Result<()> {
-        if let Some(before) = self.addresses.clone() {
-            let present = addresses_of(self.index)?;
+        let Some(index) = self.index else { return Ok(()) };
+        if self.follows_addresses {
+            let before = self.addresses.clone();
+            let present = addresses_of(index)?;
             present.iter().for_each(|address| self.add(*address));
             let is_chosen = self.chosen.is_some();
             let is_gone = |old: &&Address| !present.iter().any(same_as(old, is_chosen));
             before.iter().filter(is_gone).for_each(|old| self.remove(old));
         }
-        let present = linux::interface_at(self.index)?;
+        let present = linux::interface_at(index)?;
         self.set_mtu(present.mtu);
-        self.set_running(present.running);
+        self.set_carrier(present.running);
         Ok(())
     }
 
     fn add(&mut self, address: Address) {
-        let is_refused = self.chosen.as_ref().is_some_and(|chosen| !chosen.contains(&address.ip));
-        let Some(addresses) = self.addresses.as_mut().filter(|_| !is_refused) else { return };
+        let is_refused = self.chosen.as_ref().is_some_and(|chosen| !chosen.contains(&address.ip))
+            || self.removed_by_fault.contains(&address.ip);
         // The kernel may report an address repeatedly.
-        if addresses.iter().any(same_as(&address, self.chosen.is_some())) {
+        if is_refused || self.addresses.iter().any(same_as(&address, self.chosen.is_some())) {
             return;
         }
-        addresses.push(address);
+        self.addresses.push(address);
         self.use_addresses();
         let added = self.attributes.gids().add(address.ip);
         self.report_gid_change(added, || format!("has the address {address}"));
@@ -123,18 +160,18 @@ impl InterfaceChanges {
 
     /// Removes one of the prefixes of an address. The address is removed with its last prefix.
     fn remove(&mut self, address: &Address) {
-        let Some(addresses) = &mut self.addresses else { return };
-        let Some(place) = addresses.iter().position(same_as(address, self.chosen.is_some())) else { return };
-        addresses.remove(place);
+        let is_chosen = self.chosen.is_some();
+        let Some(place) = self.addresses.iter().position(same_as(address, is_chosen)) else { return };
+        self.addresses.remove(place);
         let ip = address.ip;
-        let is_left = addresses.iter().any(|known| known.ip == ip);
+        let is_left = self.addresses.iter().any(|known| known.ip == ip);
         self.use_addresses();
         let removed = !is_left && self.attributes.gids().remove(ip);
         self.report_gid_change(removed, || format!("lost the address {ip}"));
     }
 
     fn use_addresses(&self) {
-        let addresses = self.addresses.clone().unwrap_or_default();
+        let addresses = self.addresses.clone();
         self.send_to_main(Box::new(move |state, _| state.neighbours.set_addresses(addresses)));
         if let Some(kernel) = &self.kernel {
             kernel.drop_ours();
@@ -144,7 +181,7 @@ impl InterfaceChanges {
     fn send_to_main(&self, command: Command) {
         // Fails if the core has stopped. It then needs no command.
         self.main.send(command);
-        self.event_fd.signal();
+        self.event_fd.iter().for_each(EventFd::signal);
     }
 
     fn report_gid_change(&self, has_changed: bool, how: impl FnOnce() -> String) {
@@ -162,7 +199,13 @@ impl InterfaceChanges {
         }
     }
 
-    fn set_running(&mut self, is_running: bool) {
+    fn set_carrier(&mut self, has_carrier: bool) {
+        self.has_carrier = has_carrier;
+        self.report_state();
+    }
+
+    fn report_state(&mut self) {
+        let is_running = self.has_carrier && !self.attributes.is_held_down();
         if self.is_running != is_running {
             self.is_running = is_running;
             let event = if is_running { AsyncEvent::PortUp } else { AsyncEvent::PortDown };
@@ -196,18 +239,16 @@ mod tests {
     impl Scene {
         /// A port with the address 10.0.0.1 on an interface that is up.
         fn new(settle: impl FnOnce(&mut CoreConfig)) -> Self {
-            let mut config = tests::config(Progress::Inline);
+            let mut config = CoreConfig { interface: Some(0x7fff_fff0), ..tests::config(Progress::Inline) };
             settle(&mut config);
             let gids = GidTable::new(config.mac, config.addresses.iter().map(|address| address.ip));
             let attributes = Arc::new(Attributes::new(gids));
             let (subscribers, events) = (Arc::default(), Arc::new(EventQueue::new(|_| true).unwrap()));
             Subscribers::add(&subscribers, events.clone());
             let (main, inbox) = control::channel();
-            let core = (main, EventFd::new(libc::EFD_NONBLOCK).unwrap());
-            let interface = 0x7fff_fff0;
-            let mut changes =
-                InterfaceChanges::new(interface, &config, attributes.clone(), subscribers, None, core);
-            changes.is_running = true;
+            let core = (main, Some(EventFd::new(libc::EFD_NONBLOCK).unwrap()));
+            let mut changes = InterfaceChanges::new(&config, attributes.clone(), subscribers, None, core);
+            (changes.has_carrier, changes.is_running) = (true, true);
             Self { changes, attributes, events, inbox }
         }
 
@@ -303,6 +344,63 @@ mod tests {
         }
         scene.apply(Change::Link { is_running: true, mtu: None });
         assert_eq!(scene.attributes.ip_mtu(), Some(4300));
+    }
+
+    #[test]
+    fn a_port_that_a_fault_holds_down_ignores_its_carrier_until_it_is_released() {
+        let mut scene = Scene::new(|_| {});
+        let link = |is_running| Change::Link { is_running, mtu: None };
+        scene.changes.hold_down(true);
+        assert_eq!([scene.events.take(), scene.events.take()], [Some(PortDown), None]);
+        assert_eq!(
+            [scene.apply(link(true)), scene.apply(link(false)), scene.apply(link(true))],
+            [[], [], []]
+        );
+        assert!(scene.attributes.is_held_down());
+        scene.changes.hold_down(false);
+        assert_eq!([scene.events.take(), scene.events.take()], [Some(PortUp), None]);
+        scene.changes.hold_down(true);
+        scene.apply(link(false));
+        scene.changes.hold_down(false);
+        assert_eq!(scene.events.take(), None, "the carrier is missing");
+        assert_eq!(scene.apply(link(true)), [PortUp]);
+    }
+
+    #[test]
+    fn a_gid_that_a_fault_removed_stays_removed() {
+        let mut scene = Scene::new(|_| {});
+        scene.apply(added("10.0.0.1/16"));
+        while scene.inbox.take().is_some() {}
+        assert_eq!(scene.changes.remove_gid(1), Ok(()));
+        assert_eq!([scene.events.take(), scene.events.take()], [Some(GidChange), None]);
+        assert_eq!((scene.gids(), scene.commands()), (Vec::new(), 2), "a command for each prefix");
+        assert_eq!(scene.apply(added("10.0.0.1/24")), []);
+        assert_eq!(scene.gids(), []);
+    }
+
+    #[test]
+    fn a_fault_removes_a_gid_of_a_port_on_a_vlan_or_without_an_interface() {
+        let on_vlan: fn(&mut CoreConfig) = |config| config.vlan = Some(roce::wire::Vlan(5));
+        let without: fn(&mut CoreConfig) = |config| config.interface = None;
+        for settle in [on_vlan, without] {
+            let mut scene = Scene::new(settle);
+            assert_eq!(scene.changes.remove_gid(1), Ok(()));
+            assert_eq!((scene.events.take(), scene.gids()), (Some(GidChange), Vec::new()));
+            assert!(scene.changes.addresses.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_gid_that_cannot_be_removed_is_refused_with_those_that_can() {
+        let mut scene = Scene::new(|_| {});
+        for index in [0, 2, usize::MAX] {
+            let refused = scene.changes.remove_gid(index).unwrap_err().to_string();
+            assert!(
+                refused.contains(&index.to_string()) && refused.ends_with("choose one of 1"),
+                "{refused}"
+            );
+        }
+        assert_eq!((scene.events.take(), scene.commands()), (None, 0));
     }
 
     /// The interface of the scene does not exist, which is found when its state is read after a lost notification.

@@ -6,6 +6,7 @@ use crate::neighbour::{Change, Notifications};
 use crate::signals;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 #[derive(Debug)]
@@ -15,15 +16,17 @@ pub(super) struct InterfaceWatch {
 }
 
 impl InterfaceWatch {
-    pub(super) fn start(mut changes: InterfaceChanges) -> io::Result<Self> {
-        let notifications = Notifications::open(changes.index())?;
+    /// Follows the interface `index`, and applies its changes to `changes`.
+    pub(super) fn start(index: u32, changes: Arc<Mutex<InterfaceChanges>>) -> io::Result<Self> {
+        let notifications = Notifications::open(index)?;
         let stop = EventFd::new(0)?;
         let watched = stop.try_clone()?;
         // Read after the notifications have been subscribed to, so that no change is missed.
-        changes.apply(Change::Lost);
+        let apply = move |change| changes.lock().unwrap_or_else(PoisonError::into_inner).apply(change);
+        apply(Change::Lost);
         let body = move || {
             while waits(&notifications, &watched) {
-                notifications.receive().into_iter().for_each(|change| changes.apply(change));
+                notifications.receive().into_iter().for_each(&apply);
             }
         };
         let thread = signals::spawn("ferroce-link", body)?;

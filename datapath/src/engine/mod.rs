@@ -20,6 +20,7 @@ mod core_state;
 mod doorbell;
 mod ending;
 mod events;
+mod fault;
 mod group_state;
 mod guard;
 mod handle;
@@ -57,6 +58,7 @@ pub use config::{CoreConfig, Idle, Progress, ProgressError, ResolveError, StartE
 pub use core_state::{CoreCounters, CoreState};
 pub use doorbell::{Doorbells, MAX_SLOTS};
 pub use events::{AsyncEvent, EventQueue};
+pub use fault::{PortFault, PortFaultError};
 pub use guard::guard;
 pub use handle::CoreSet;
 pub use management::{MAD_LENGTH, MAD_UDP_SOURCE, Mad};
@@ -73,7 +75,7 @@ use roce::CoreIndex;
 use roce::wire::{Mac, Mtu};
 use std::mem::ManuallyDrop;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Time between two checks whether a neighbour has answered.
@@ -101,6 +103,7 @@ pub struct Engine {
     interface: Option<u32>,
     subscribers: Arc<events::Subscribers>,
     attributes: Arc<attributes::Attributes>,
+    changes: Arc<Mutex<interface_changes::InterfaceChanges>>,
     watch: ManuallyDrop<Option<interface_watch::InterfaceWatch>>,
 }
 
@@ -180,10 +183,39 @@ impl Engine {
         self.interface
     }
 
-    /// Returns true if the port's Linux interface has a carrier, or the port has no such interface.
+    /// Returns true if no [fault](PortFault) holds the port down, and its Linux interface has a carrier or it has no such interface.
     #[must_use]
     pub fn link_is_up(&self) -> bool {
-        self.interface.is_none_or(|index| crate::linux::interface_at(index).is_ok_and(|it| it.running))
+        let has_carrier = |index| crate::linux::interface_at(index).is_ok_and(|it| it.running);
+        !self.attributes.is_held_down() && self.interface.is_none_or(has_carrier)
+    }
+
+    /// Injects `fault`. When this function returns, the cores have applied it and its events are queued.
+    ///
+    /// # Errors
+    /// Returns an error if the port has no such GID, or its core has ended before.
+    pub fn inject(&self, fault: PortFault) -> Result<(), PortFaultError> {
+        self.check()?;
+        let changes = || self.changes.lock().unwrap_or_else(PoisonError::into_inner);
+        match fault {
+            PortFault::PortDown | PortFault::PortUp => {
+                let is_down = fault == PortFault::PortDown;
+                self.call_all(move |state, _| state.is_unplugged = is_down)?;
+                changes().hold_down(is_down);
+            }
+            PortFault::GidRemove(index) => {
+                changes().remove_gid(index)?;
+                // Returns after core 0 has run the commands of the removal.
+                self.call(|_, _| ())?;
+            }
+            PortFault::DeviceFatal => {
+                // Returns an error after all cores have ended.
+                let _ = self.call(|_, _| -> () {
+                    ending::end_core("ended by an injected fault; open the device again".into())
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Returns the Ethernet address to which packets for `address` are sent. Waits for the answer, without blocking the datapath.

@@ -92,9 +92,8 @@ impl Engine {
         let gids = GidTable::new(config.mac, config.addresses.iter().map(|address| address.ip));
         let attributes = Arc::new(Attributes::new(gids));
         let states = (attributes.clone(), subscribers.clone());
-        let watch = siblings.as_ref().and_then(|siblings| {
-            watch_interface(config, siblings, main.commands.clone(), kernel.clone(), states)
-        });
+        let changes = changes(config, siblings.as_ref(), main.commands.clone(), kernel.clone(), states)?;
+        let watch = siblings.as_ref().and_then(|_| watch_interface(config, changes.clone()));
         Ok(Self {
             name: config.name.clone(),
             mac: config.mac,
@@ -110,23 +109,28 @@ impl Engine {
             interface: config.interface,
             subscribers,
             attributes,
+            changes,
             watch: ManuallyDrop::new(watch),
         })
     }
 }
 
-/// Starts following the port's Linux interface. If that fails, returns `None`, and the port keeps its current attributes.
-fn watch_interface(
+/// Returns the state of the port's interface, to which its changes are applied.
+fn changes(
     config: &CoreConfig,
-    siblings: &Siblings,
+    siblings: Option<&Siblings>,
     main: Commands,
     kernel: Option<Arc<Kernel>>,
     (attributes, subscribers): (Arc<Attributes>, Arc<Subscribers>),
-) -> Option<InterfaceWatch> {
-    let index = config.interface?;
-    let changes =
-        |event_fd| InterfaceChanges::new(index, config, attributes, subscribers, kernel, (main, event_fd));
-    let watch = siblings.event_fd().map(changes).and_then(InterfaceWatch::start);
+) -> Result<Arc<Mutex<InterfaceChanges>>, StartError> {
+    let event_fd = siblings.map(Siblings::event_fd).transpose().map_err(JoinError::from)?;
+    let changes = InterfaceChanges::new(config, attributes, subscribers, kernel, (main, event_fd));
+    Ok(Arc::new(Mutex::new(changes)))
+}
+
+/// Starts following the port's Linux interface. If that fails, returns `None`, and the port keeps its current attributes.
+fn watch_interface(config: &CoreConfig, changes: Arc<Mutex<InterfaceChanges>>) -> Option<InterfaceWatch> {
+    let watch = InterfaceWatch::start(config.interface?, changes);
     watch.inspect_err(|error| tracing::warn!("{}: cannot watch its interface: {error}", config.name)).ok()
 }
 

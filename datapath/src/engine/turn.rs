@@ -34,6 +34,14 @@ impl CoreState {
         self.on_frame(now, frame);
     }
 
+    /// Drops a frame that the port delivers in place, unless it is for another process only.
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
+    pub(super) fn drop_in_place(&mut self, now: Instant, frame: &[u8]) {
+        if !self.relays || !self.relay(now, frame) {
+            self.counters.unplugged += 1;
+        }
+    }
+
     /// Relays a frame that the kernel delivered to this process instead of the owner of its queue pair. Returns true if the frame is for
     /// another process only. A datagram to a group was delivered to all. A datagram to queue pair 1 and a direct response, whose QPN is the
     /// peer's, may be for any process.

@@ -35,7 +35,7 @@ pub fn named_counters(counters: &Counters) -> [(&'static str, &'static str, u64)
 
 /// Returns the name, description and value of each counter of a core.
 #[must_use]
-pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 20] {
+pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static str, u64); 21] {
     let port = &counters.port;
     [
         ("busy_turns", "turns that found work", counters.busy_turns),
@@ -52,6 +52,7 @@ pub fn named_core_counters(counters: &CoreCounters) -> [(&'static str, &'static 
         ("neighbour_malformed", "malformed ARP and ND packets", counters.neighbour_malformed),
         ("pool_dry", "times that the port's pool had no buffer", counters.pool_dry),
         ("port_held", "frames lost because the port took none for 0.5 s", counters.port_held),
+        ("unplugged", "frames lost while `ferroce fault` held the port down", counters.unplugged),
         ("cq_overflows", "completion queues that overflowed", counters.cq_overflows),
         (
             "handed_over",

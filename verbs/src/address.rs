@@ -1,6 +1,7 @@
 //! Address handles: the destinations of datagrams.
 
 use crate::device::{Inner, gid_at};
+use crate::fault::{self, Verb};
 use crate::{Error, ProtectionDomain};
 use roce::qp::{Datagram, udp_source_port_of_datagrams};
 use roce::wire::Path;
@@ -88,6 +89,7 @@ impl ProtectionDomain {
     /// # Errors
     /// Returns an error if the destination cannot be reached, the device has no such GID or too many handles, or the core has stopped.
     pub fn address(&self, destination: IpAddr, options: &AddressOptions) -> Result<AddressHandle, Error> {
+        fault::check_call::<Error>(Verb::CreateAh)?;
         let info = self.device.current();
         let index = options.gid_index.unwrap_or_else(|| info.gid_towards(destination));
         let source = gid_at(&info.gids, index)?;

@@ -1,6 +1,7 @@
 //! Completion channels, on which a thread sleeps until a completion arrives.
 
 use crate::device::Inner;
+use crate::fault::{self, Verb};
 use crate::{CompletionQueue, Device, Error};
 use datapath::engine::{EndEvent, Notifier};
 use datapath::event_fd::EventFd;
@@ -43,6 +44,7 @@ impl Device {
     /// # Errors
     /// Returns an error if the process has no file descriptor left.
     pub fn create_channel(&self) -> Result<CompletionChannel, Error> {
+        fault::check_call::<Error>(Verb::CreateCompChannel)?;
         CompletionChannel::new(&self.inner, libc::EFD_SEMAPHORE)
     }
 }

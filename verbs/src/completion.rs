@@ -2,6 +2,7 @@
 
 use crate::device::Inner;
 use crate::errors::PollError;
+use crate::fault::{self, Verb};
 use crate::{Completion, Error};
 use datapath::engine::{CoreSet, CoreState, CqRing, Notifier, Stopped};
 use roce::{CqId, Qpn};
@@ -109,6 +110,7 @@ impl CompletionQueue {
     /// As [`poll`](Self::poll).
     #[inline]
     pub fn poll_each(&mut self, most: usize, mut take: impl FnMut(&Completion)) -> Result<usize, PollError> {
+        fault::check_call::<PollError>(Verb::PollCq)?;
         if !self.others.is_empty() {
             return self.poll_several(most, &mut take);
         }

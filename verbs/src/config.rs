@@ -1,7 +1,8 @@
 //! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
 
 use crate::congestion::{CongestionRule, DeviceKey, FeedbackKey, KeySource};
-use crate::{config_file, default_file, log};
+use crate::fault::{FaultError, PortFault};
+use crate::{config_file, default_file, fault, log};
 use cc::Rate;
 use datapath::engine::{Idle, MAX_SLOTS, Progress, ProgressError};
 use datapath::{environment, neighbour};
@@ -55,6 +56,8 @@ pub struct DeviceConfig {
     pub(crate) rules: Vec<CongestionRule>,
     pub(crate) feedback_key: Option<DeviceKey>,
     pub(crate) numbers: Numbers,
+    /// Faults that are injected when the device is opened.
+    pub(crate) faults: Vec<PortFault>,
 }
 
 /// An error in a configuration.
@@ -117,6 +120,8 @@ pub enum ConfigError {
     CoresText(String),
     #[error("cores = {given}: out of range; write 1 to {most}", most = CoreIndex::MAX)]
     Cores { given: u8 },
+    #[error("FERROCE_FAULTS: {0}")]
+    Faults(#[from] FaultError),
 }
 
 roce::debug_as_display!(ConfigError);
@@ -146,6 +151,7 @@ impl Default for DeviceConfig {
             rules: Vec::new(),
             feedback_key: None,
             numbers: Numbers::DEFAULT,
+            faults: Vec::new(),
         }
     }
 }
@@ -164,8 +170,8 @@ impl DeviceConfig {
     }
 
     /// Reads `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`, `FERROCE_QUEUE_PAIRS`,
-    /// `FERROCE_SELECTIVE_REPEAT` and `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`). These
-    /// variables override the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
+    /// `FERROCE_SELECTIVE_REPEAT`, `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`) and
+    /// `FERROCE_FAULTS` ([faults on demand](crate::fault)). These variables override the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
     ///
     /// A `ferroce.toml` in the current folder that `FERROCE_CONFIG` does not name is checked: it is ignored with a warning if it belongs to
     /// neither the caller nor root, or if others can write to it. Its port is ignored if it is a `pcap:` or `eal:` port.
@@ -523,6 +529,8 @@ fn with_env(configs: Vec<DeviceConfig>, ports: Option<&str>) -> Result<Vec<Devic
         configs = of_ports(configs, &listed)?;
     }
     configs = configs.into_iter().map(DeviceConfig::with_env).collect::<Result<_, _>>()?;
+    let faults = fault::from_env()?;
+    configs.iter_mut().for_each(|config| config.faults.clone_from(&faults));
     if let Some(addresses) = environment::text("FERROCE_IP") {
         let [config] = configs.as_mut_slice() else {
             return Err(ConfigError::AddressesOfSeveral { devices: configs.len() });

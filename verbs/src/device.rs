@@ -2,6 +2,7 @@
 
 use crate::congestion::CongestionRule;
 use crate::cores::Loads;
+use crate::fault::{self, Fault, PortFault, PortFaultError, Verb};
 use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
 use crate::{cm, observe};
 use cc::Rate;
@@ -192,6 +193,12 @@ impl Inner {
         self.engine.path_mtu().map_or(self.info.mtu, |now| now.min(self.info.mtu))
     }
 
+    /// Injects a fault into the port.
+    pub(crate) fn inject(&self, fault: PortFault) -> Result<(), PortFaultError> {
+        tracing::warn!("{}: fault injected: {}", self.info.port, Fault::Port(fault));
+        self.engine.inject(fault)
+    }
+
     /// Returns one of the device's addresses, by default the preferred one.
     pub(crate) fn gid(&self, index: Option<usize>) -> Result<IpAddr, Error> {
         let gids = self.engine.gids();
@@ -214,6 +221,7 @@ impl Device {
     /// # Errors
     /// Returns an error if the port cannot be opened or the configuration does not fit it.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
+        fault::check_call::<Error>(Verb::OpenDevice)?;
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
         let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
         let spec = spec.resolve();
@@ -352,6 +360,7 @@ impl Device {
             gids.addresses().collect::<Vec<_>>(),
             mtu.bytes()
         );
+        config.faults.iter().try_for_each(|fault| inner.inject(*fault))?;
         observe::publish(&inner);
         Ok(Self { inner })
     }
@@ -406,11 +415,21 @@ impl Device {
         self.inner.engine.link_is_up()
     }
 
+    /// Injects a fault into this device's port. When this function returns, the fault has taken effect, and its events are queued. For
+    /// calls that fail see [`observe::inject`].
+    ///
+    /// # Errors
+    /// Returns an error if the port has no such GID, or the core has stopped before.
+    pub fn inject(&self, fault: PortFault) -> Result<(), Error> {
+        Ok(self.inner.inject(fault)?)
+    }
+
     /// Creates a protection domain.
     ///
     /// # Errors
     /// Returns an error if the core has stopped.
     pub fn allocate_pd(&self) -> Result<ProtectionDomain, Error> {
+        fault::check_call::<Error>(Verb::AllocPd)?;
         let pd = self.inner.on_all(|state, _| state.endpoint.create_pd())?;
         Ok(ProtectionDomain { device: self.inner.clone(), pd })
     }
@@ -421,6 +440,7 @@ impl Device {
     /// # Errors
     /// Returns an error if a limit is exceeded or the core has stopped.
     pub fn create_cq(&self, depth: u32) -> Result<CompletionQueue, Error> {
+        fault::check_call::<Error>(Verb::CreateCq)?;
         CompletionQueue::new(self.inner.clone(), depth)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::device::Inner;
 use crate::errors::BoundsError;
+use crate::fault::{self, Verb};
 use crate::{Access, CompletionQueue, Error, QueuePairBuilder, RemoteBuffer};
 use datapath::engine::CoreState;
 use datapath::host_memory::{copy_in, copy_out};
@@ -140,6 +141,7 @@ impl MemoryRegion {
         origin: Option<u64>,
         access: Access,
     ) -> Result<Region, Error> {
+        fault::check_call::<Error>(Verb::RegMr)?;
         if length == 0 {
             return Err(Error::value("length of a memory region", 0, "at least 1 byte".into()));
         }

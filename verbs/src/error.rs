@@ -1,6 +1,7 @@
 //! Errors of the verbs.
 
 use crate::cm;
+use crate::fault::{Errno, PortFaultError, Verb};
 use datapath::engine::{ResolveError, Stopped};
 use datapath::port_spec::PortSpecError;
 use datapath::siblings::ClaimError;
@@ -90,6 +91,10 @@ pub enum Error {
     NoAnswer { peer: SocketAddr, timeout: Duration },
     #[error("connection to {peer}: the peer ended it")]
     Ended { peer: SocketAddr },
+    #[error("{verb}: it failed with {errno}, because of an injected fault; call it again")]
+    Injected { verb: Verb, errno: Errno },
+    #[error(transparent)]
+    Fault(#[from] PortFaultError),
 }
 
 roce::debug_as_display!(Error, PollError, PostListError);
@@ -183,6 +188,8 @@ pub enum PollError {
     Overflow { depth: u32 },
     #[error("{0}")]
     CoreStopped(String),
+    #[error("poll_cq: it failed with {0}, because of an injected fault; poll again")]
+    Injected(Errno),
 }
 
 fn list(numbers: &[usize]) -> String {

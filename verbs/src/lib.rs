@@ -72,6 +72,7 @@ mod device;
 mod domain;
 mod error;
 pub mod event;
+pub mod fault;
 pub mod from_c;
 mod log;
 pub mod management;

@@ -3,6 +3,7 @@
 use crate::congestion::DEFAULT_CONGESTION;
 use crate::congestion::choose;
 use crate::device::Inner;
+use crate::fault::{self, Verb};
 use crate::{Device, Error, QueuePair};
 use roce::ControlError;
 use roce::qp::{Congestion, LossRecovery, Modify, RtrSettings, RtsSettings, State};
@@ -66,6 +67,7 @@ impl<S> QueuePair<S> {
     /// Returns an error if the transition does not exist, a setting is out of range, or the core has stopped. The
     /// queue pair is then unchanged.
     pub fn modify(&mut self, modify: Modify) -> Result<(), Error> {
+        fault::check_call::<Error>(Verb::ModifyQp)?;
         let modify = match (modify, self.settings.path()) {
             (Modify::ReadyToSend(settings), Some(path)) if settings.congestion == DEFAULT_CONGESTION => {
                 let congestion = self.ruled_congestion(path);

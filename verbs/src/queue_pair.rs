@@ -4,6 +4,7 @@ use crate::completion::CqHandle;
 use crate::congestion::DEFAULT_CONGESTION;
 use crate::device::{Inner, random};
 use crate::errors::PostListError;
+use crate::fault::{self, Verb};
 use crate::service::{Any, Connected, Datagrams, Raw, Rc, Transport, Uc, Ud};
 use crate::srq::SrqHandle;
 use crate::state::QpSettings;
@@ -173,7 +174,7 @@ impl<S> QueuePairBuilder<S> {
             Service::Raw => Modify::InitRaw,
         };
         let mut qp = self.build_reset()?;
-        qp.modify(init)?;
+        qp.transition(init)?;
         Ok(qp)
     }
 
@@ -182,6 +183,7 @@ impl<S> QueuePairBuilder<S> {
     /// # Errors
     /// As [`build`](Self::build).
     pub fn build_reset(self) -> Result<QueuePair<S>, Error> {
+        fault::check_call::<Error>(Verb::CreateQp)?;
         self.check()?;
         let gid = self.device.gid(self.gid_index)?;
         let psn = random_psn()?;
@@ -385,6 +387,7 @@ impl<S> QueuePair<S> {
     /// # Errors
     /// Returns an error if the queue is full or the request exceeds a limit. The request is then not posted.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
+        fault::check_call::<PostError>(Verb::PostRecv)?;
         let result = self.push_recv(request);
         self.ring_doorbell();
         result
@@ -407,6 +410,7 @@ impl<S> QueuePair<S> {
         requests: impl IntoIterator<Item = RecvRequest>,
     ) -> Result<usize, PostListError> {
         let mut posted = 0;
+        fault::check_call(Verb::PostRecv).map_err(|error| PostListError { posted, error })?;
         let result =
             requests.into_iter().try_for_each(|request| self.push_recv(request).inspect(|()| posted += 1));
         self.ring_doorbell();
@@ -464,6 +468,7 @@ impl<S: Connected> QueuePair<S> {
         remote: &QpEndpoint,
         options: &ConnectOptions,
     ) -> Result<(), Error> {
+        fault::check_call::<Error>(Verb::ModifyQp)?;
         self.check_new()?;
         let mut plan = options.plan(&self.device.current(), ours, remote)?;
         plan.receive.path.destination_mac = self.device.engine.resolve(remote.ip)?;
@@ -495,6 +500,7 @@ impl<S: Transport> QueuePair<S> {
     /// Returns an error if the queue is full, the request exceeds a limit, or the queue pair is not connected. The request is then not
     /// posted.
     pub fn post_send(&mut self, request: S::Request) -> Result<(), PostError> {
+        fault::check_call::<PostError>(Verb::PostSend)?;
         let result = match self.refusal() {
             None => self.rings.push_send(request.into()),
             Some(error) => Err(error),
@@ -515,6 +521,7 @@ impl<S: Transport> QueuePair<S> {
         requests: impl IntoIterator<Item = S::Request>,
     ) -> Result<usize, PostListError> {
         let (mut posted, mut requests) = (0, requests.into_iter());
+        fault::check_call(Verb::PostSend).map_err(|error| PostListError { posted, error })?;
         if let Some(error) = self.refusal() {
             return requests.next().map_or(Ok(posted), |_| Err(PostListError { posted, error }));
         }

@@ -1,6 +1,7 @@
 //! Shared receive queues: receive requests for several queue pairs.
 
 use crate::device::Inner;
+use crate::fault::{self, Verb};
 use crate::xrc::XrcParts;
 use crate::{Error, ProtectionDomain};
 use datapath::engine::{CoreState, SrqRings, Stopped};
@@ -43,6 +44,7 @@ impl ProtectionDomain {
     /// # Errors
     /// Returns an error if a limit is exceeded or the core has stopped.
     pub fn shared_receive_queue(&self, depth: u32, max_sge: u32) -> Result<SharedReceiveQueue, Error> {
+        fault::check_call::<Error>(Verb::CreateSrq)?;
         let init = SrqInit { pd: self.pd, depth, max_sge, xrc: None };
         SharedReceiveQueue::new(&self.device, self.device.loads.least(), init, None)
     }
@@ -77,6 +79,7 @@ impl SharedReceiveQueue {
     /// # Errors
     /// Returns an error if the queue is full or the request exceeds a limit. The request is then not posted.
     pub fn post_recv(&mut self, request: RecvRequest) -> Result<(), PostError> {
+        fault::check_call::<PostError>(Verb::PostSrqRecv)?;
         let result = self.rings.push_recv(request);
         // Also after an error: a program with a full queue waits for the core to complete requests.
         self.rings.ring_doorbell();

@@ -11,12 +11,10 @@ pub fn line_of(text: &str, offset: usize) -> usize {
 pub fn with_remedy(message: &str) -> String {
     let message = message.replace('\n', "; ");
     if let Some((key, keys)) = unknown("field", &message) {
-        return match keys.iter().max_by(|a, b| likeness(key, a).total_cmp(&likeness(key, b))) {
-            Some(nearest) if likeness(key, nearest) > 0.8 => {
-                format!("no key `{key}`; write `{nearest}`")
-            }
-            Some(_) => format!("no key `{key}`; use one of {}", keys.join(", ")),
-            None => format!("no key `{key}`; remove it"),
+        return match nearest(key, keys.iter().copied()) {
+            Some(nearest) => format!("no key `{key}`; write `{nearest}`"),
+            None if keys.is_empty() => format!("no key `{key}`; remove it"),
+            None => format!("no key `{key}`; use one of {}", keys.join(", ")),
         };
     }
     if message.starts_with("string values must be quoted") {
@@ -46,8 +44,11 @@ fn unknown<'a>(what: &str, message: &'a str) -> Option<(&'a str, Vec<&'a str>)> 
     Some((word, rest.split('`').skip(1).step_by(2).collect()))
 }
 
-fn likeness(a: &str, b: &str) -> f64 {
-    strsim::jaro_winkler(a, b)
+/// Returns the known word that is most similar to `word`, if it is similar enough to be what was meant.
+pub(crate) fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let likeness = known.map(|known| (strsim::jaro_winkler(word, known), known));
+    let nearest = likeness.max_by(|(a, _), (b, _)| a.total_cmp(b));
+    nearest.filter(|(likeness, _)| *likeness > 0.8).map(|(_, known)| known)
 }
 
 #[cfg(test)]

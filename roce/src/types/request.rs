@@ -228,6 +228,9 @@ pub enum PostError {
     FrameLength { given: u64, limit: u32 },
     #[error("atomic: it needs a local buffer of 8 bytes and a remote address aligned to 8")]
     BadAtomic,
+    /// A fault on demand, for tests of programs. `errno` is the error number that a C program receives.
+    #[error("a fault was injected, error number {errno}; post the request again")]
+    Injected { errno: i32 },
 }
 
 /// Status of a completion (IBA 11.6.2).

@@ -6,6 +6,7 @@ use std::ffi::c_int;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use verbs::Error;
 use verbs::errors::{ControlError, PostError, ResolveError};
+use verbs::fault::{self, Verb};
 
 /// A positive error number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,12 @@ pub(crate) const UNSUPPORTED: Errno = Errno(libc::EOPNOTSUPP);
 pub(crate) const BUSY: Errno = Errno(libc::EBUSY);
 /// The core of the device has stopped.
 pub(crate) const ENDED: Errno = Errno(libc::EIO);
+
+/// Counts a call of a verb, at its entry point. Returns an error if the call must fail because of an injected fault.
+#[inline]
+pub(crate) fn injected(verb: Verb) -> Result<(), Errno> {
+    fault::check(verb).map_err(|errno| Errno(errno.number()))
+}
 
 /// Runs the body of a verb. A panic is a bug in this library: it becomes `EIO`, and its message is written to standard error.
 pub(crate) fn catch_panic<R>(body: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
@@ -88,6 +95,7 @@ impl Errno {
             Error::Resolve(ResolveError::Busy { .. }) => libc::EAGAIN,
             Error::Resolve(ResolveError::Stopped(_)) => libc::EIO,
             Error::OutOfMemory { .. } => libc::ENOMEM,
+            Error::Injected { errno, .. } => errno.number(),
             Error::Raw { .. } | Error::Format { .. } => libc::EOPNOTSUPP,
             _ => libc::EINVAL,
         })
@@ -116,6 +124,7 @@ impl From<PostError> for Errno {
         tracing::debug!("{error}");
         Self(match error {
             PostError::QueueFull { .. } => libc::ENOMEM,
+            PostError::Injected { errno } => errno,
             _ => libc::EINVAL,
         })
     }

@@ -231,7 +231,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
 }
 
 /// Reads a report to its end, while `spend` grants the bytes of each part.
-fn receive(
+pub(super) fn receive(
     pid: u32,
     mut stream: UnixStream,
     mut spend: impl FnMut(usize) -> bool,

@@ -4,7 +4,8 @@
 //! connections. When an observer connects, the thread queries the cores between two turns, 64 queue pairs at a time. Without an observer,
 //! the datapath has no overhead.
 //!
-//! An observer that requests a capture receives a ring of shared memory for each core instead of a report ([`Capture`]).
+//! An observer that requests a capture receives a ring of shared memory for each core instead of a report ([`Capture`]). One that requests a
+//! [fault](crate::fault) receives an answer when the fault has taken effect ([`inject`]).
 //!
 //! ```
 //! use ferroce_verbs::observe;
@@ -20,6 +21,8 @@
 mod capture;
 mod capture_server;
 mod client;
+mod fault;
+mod fault_server;
 mod folder;
 mod names;
 mod sanitize;
@@ -30,6 +33,7 @@ pub use capture::{Capture, Waited};
 pub use client::{AttachError, read, read_all};
 pub use datapath::capture::{Direction, Record};
 pub use datapath::engine::CoreCounters;
+pub use fault::inject;
 pub use folder::{FolderError, folder};
 pub use names::{named_core_counters, named_counters};
 pub use roce::qp::{QpReport, Waiting, WaitingTimes};

@@ -1,7 +1,7 @@
 //! The process's side of the socket, and the thread that serves observers while a device is open.
 
 use super::capture_server::{self, CaptureServer};
-use super::{client, folder, status::ProcessStatus};
+use super::{client, fault_server, folder, status::FORMAT, status::ProcessStatus};
 use crate::device::Inner;
 use datapath::fork::{self, CloseOnFork, Process};
 use datapath::signals;
@@ -162,14 +162,19 @@ fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &Capture
     }
     let Some(devices) = fork::lock(devices).map(|devices| devices.clone()) else { return };
     // Observers with a format before 2 send no request.
-    let mut request = [0; 64];
+    let mut request = [0; 128];
     let length = (&*stream).read(&mut request).unwrap_or(0);
     if let Some(snap) = capture_server::requested(&request[..length]) {
         captured.begin(stream, devices, snap);
         return;
     }
     let devices: Vec<_> = devices.iter().filter_map(Weak::upgrade).collect();
-    let report = serde_json::to_vec(&ProcessStatus::of(&devices));
+    let report = match fault_server::requested(&request[..length]) {
+        Some(text) => serde_json::to_vec(&fault_server::answer(FORMAT, text, |fault| {
+            devices.iter().map(|device| device.inject(fault)).collect()
+        })),
+        None => serde_json::to_vec(&ProcessStatus::of(&devices)),
+    };
     // Writing to a slow observer must not delay the closing of devices.
     drop(devices);
     let Ok(report) = report else { return };

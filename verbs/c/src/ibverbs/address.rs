@@ -1,13 +1,14 @@
 //! Address handles: the destinations of datagrams.
 
 use crate::abi::*;
-use crate::errno::{Errno, INVALID, at, count, created, out, status};
+use crate::errno::{Errno, INVALID, at, count, created, injected, out, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
 use crate::ibverbs::live_objects;
 use crate::ibverbs::query::{gid_of, ip_of};
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
+use verbs::fault::Verb;
 use verbs::{AddressHandle, AddressOptions};
 
 #[repr(C)]
@@ -20,6 +21,7 @@ pub(crate) struct Ah {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, wanted: *mut ibv_ah_attr) -> *mut ibv_ah {
     created(|| {
+        injected(Verb::CreateAh)?;
         // SAFETY: the contract of the manual page.
         let (domain, wanted) = unsafe { (live_objects::find(pd.cast::<Pd>())?, at(wanted)?) };
         if wanted.is_global == 0 || wanted.port_num > 1 {

@@ -2,7 +2,7 @@
 
 use crate::abi::*;
 use crate::cancel;
-use crate::errno::{BUSY, ENDED, count, created, out, status};
+use crate::errno::{BUSY, ENDED, count, created, injected, out, status};
 use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::live_objects;
@@ -10,6 +10,7 @@ use crate::ibverbs::lock::{Lock, Rank};
 use std::ffi::{c_int, c_uint, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, PoisonError};
+use verbs::fault::Verb;
 use verbs::{CompletionChannel, Device};
 
 #[repr(C)]
@@ -100,6 +101,7 @@ impl Channel {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     created(|| {
+        injected(Verb::CreateCompChannel)?;
         // SAFETY: the contract of the manual page.
         let device = unsafe { Context::from(context) }?.device.clone();
         let channel = device.create_channel()?;
@@ -131,6 +133,9 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     user: *mut *mut c_void,
 ) -> c_int {
+    if status(|| injected(Verb::GetCqEvent)) != 0 {
+        return -1;
+    }
     loop {
         let descriptor = count(|| {
             // SAFETY: the contract of the manual page.

@@ -1,7 +1,7 @@
 //! Completion queues: their creation, polling and notification.
 
 use crate::abi::*;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, created, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, count, created, injected, status};
 use crate::ibverbs::channel::{Channel, Events};
 use crate::ibverbs::completion_ex;
 use crate::ibverbs::context::Context;
@@ -13,6 +13,7 @@ use crate::memory_reserve;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use verbs::fault::Verb;
 use verbs::{Completion, CompletionOpcode, CompletionQueue, CompletionStatus};
 
 /// Number of successive empty polls after which each further one yields the CPU.
@@ -121,6 +122,7 @@ pub unsafe extern "C" fn ibv_create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     created(|| {
+        injected(Verb::CreateCq)?;
         let depth = u32::try_from(depth).map_err(|_| INVALID)?;
         first_vector(vector as u32)?;
         // SAFETY: the contract of the manual page.
@@ -134,6 +136,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     wanted: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     created(|| {
+        injected(Verb::CreateCq)?;
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { at(wanted) }?;
         let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
@@ -252,6 +255,7 @@ pub(crate) fn work_completion(completion: &Completion) -> ibv_wc {
 /// `ibv_poll_cq(3)`
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut ibv_wc) -> c_int {
     count(|| {
+        injected(Verb::PollCq)?;
         // SAFETY: the contract of the manual page.
         let cq = unsafe { at(cq.cast::<Cq>()) }?;
         let most = usize::try_from(most).map_err(|_| INVALID)?;
@@ -271,6 +275,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, into: *mut
 /// `ibv_req_notify_cq(3)`
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     status(|| {
+        injected(Verb::ReqNotifyCq)?;
         // SAFETY: the contract of the manual page.
         let cq = unsafe { at(cq.cast::<Cq>()) }?;
         cq.queue.lock().arm(solicited_only != 0);

@@ -1,9 +1,10 @@
 //! Completions that a program polls one by one and reads field by field (`ibv_start_poll(3)`).
 
 use crate::abi::*;
-use crate::errno::{Errno, at, status};
+use crate::errno::{Errno, at, injected, status};
 use crate::ibverbs::completion::Cq;
 use std::ffi::{c_int, c_uint};
+use verbs::fault::Verb;
 
 /// The fields that a program may request. Timestamps are not supported.
 pub(crate) const FIELDS: u64 = (IBV_WC_EX_WITH_BYTE_LEN
@@ -46,6 +47,7 @@ pub(crate) fn table() -> ibv_cq_ex {
 unsafe fn take(cq: *mut ibv_cq_ex) -> c_int {
     let mut found = false;
     status(|| {
+        injected(Verb::PollCq)?;
         // SAFETY: guaranteed by the caller.
         let whole = unsafe { at(cq.cast::<Cq>()) }?;
         whole.poll(1, |completion| {

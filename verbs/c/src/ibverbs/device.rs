@@ -1,7 +1,7 @@
 //! The devices of the configuration, in the list of `ibv_get_device_list`.
 
 use crate::abi::{ibv_context, ibv_device};
-use crate::errno::{Errno, at, count, created, object, status};
+use crate::errno::{Errno, at, count, created, injected, object, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::lock::{Lock, Rank};
 use crate::ibverbs::log;
@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::io;
 use std::path::Path;
 use std::sync::OnceLock;
+use verbs::fault::{self, Verb};
 use verbs::sysfs::{self, Folder, PortState};
 use verbs::{Device, DeviceConfig, Progress};
 
@@ -41,6 +42,7 @@ static CONFIGURED: OnceLock<Vec<Configured>> = OnceLock::new();
 fn configured() -> &'static [Configured] {
     let read = || {
         log::start();
+        fault::count_at_c_entry_points();
         let configs = match DeviceConfig::all_from_env() {
             Ok(configs) => configs,
             Err(error) => {
@@ -199,6 +201,7 @@ pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     created(|| {
+        injected(Verb::OpenDevice)?;
         let (_, configured) = known(device).ok_or(Errno(libc::ENODEV))?;
         Context::open(configured, device)
     })

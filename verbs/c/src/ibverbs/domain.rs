@@ -1,7 +1,7 @@
 //! Protection domains, and the access rights of regions and queue pairs.
 
 use crate::abi::*;
-use crate::errno::{BUSY, Errno, INVALID, created, status};
+use crate::errno::{BUSY, Errno, INVALID, created, injected, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Lock, Rank};
@@ -9,6 +9,7 @@ use crate::ibverbs::parent::Parts;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use verbs::fault::Verb;
 use verbs::{Access, ProtectionDomain};
 
 /// Rights that a program may request and that have no effect here (`IBV_ACCESS_OPTIONAL_RANGE`).
@@ -79,6 +80,7 @@ pub(crate) fn rights(flags: c_uint) -> Result<Access, Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     created(|| {
+        injected(Verb::AllocPd)?;
         // SAFETY: the contract of the manual page.
         let domain = unsafe { Context::from(context) }?.device.allocate_pd()?;
         Ok(live_objects::publish(Pd::new(context, domain, None)).cast())

@@ -1,7 +1,7 @@
 //! State transitions of queue pairs, from the attributes that a program sets (IBA 11.2.5.2).
 
 use crate::abi::*;
-use crate::errno::{Errno, INVALID, UNSUPPORTED, out, status};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, injected, out, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::rights;
 use crate::ibverbs::query::{ip_of, mtu_of};
@@ -9,6 +9,7 @@ use crate::ibverbs::queue_pair::{Inner, Qp, discard_completions, state_code};
 use crate::ibverbs::transitions::{Rule, no_attributes};
 use std::ffi::{c_int, c_uint};
 use verbs::congestion::{Congestion, DEFAULT_CONGESTION};
+use verbs::fault::Verb;
 use verbs::state::{AckTimeout, Changes, LossRecovery, Modify, RnrTimer, RtrSettings, RtsSettings, State};
 use verbs::wire::{Path, udp_source_port_of_flow};
 use verbs::{Psn, Qpn, Service};
@@ -238,6 +239,7 @@ const KNOWN: c_uint = IBV_QP_RATE_LIMIT - 1;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, wanted: *mut ibv_qp_attr, mask: c_int) -> c_int {
     status(|| {
+        injected(Verb::ModifyQp)?;
         // SAFETY: the contract of the manual page.
         let (whole, wanted) = unsafe { (Qp::find(qp)?, &*out(wanted)?) };
         let mask = mask as c_uint;

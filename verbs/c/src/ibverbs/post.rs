@@ -1,11 +1,12 @@
 //! Work requests, which programs post as linked lists.
 
 use crate::abi::*;
-use crate::errno::{Errno, INVALID, UNSUPPORTED, at, out, status};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, at, injected, out, status};
 use crate::ibverbs::address::Ah;
 use crate::ibverbs::queue_pair::Qp;
 use crate::ibverbs::window;
 use std::ffi::{c_int, c_uint};
+use verbs::fault::Verb;
 use verbs::service::Any;
 use verbs::xrc::SrqNumber;
 use verbs::{
@@ -167,6 +168,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     let mut next = first;
     let result = status(|| {
+        injected(Verb::PostSend)?;
         // SAFETY: the contract of the manual page.
         let mut inner = unsafe { Qp::from(qp) }?.lock();
         let (limits, service) = (inner.qp.capabilities(), inner.qp.service());
@@ -210,8 +212,13 @@ pub(crate) unsafe extern "C" fn post_recv(
     first: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: the contract of the manual page.
-    unsafe { post_recvs(first, bad, || Ok(Qp::from(qp)?.lock()), |inner| &mut inner.qp) }
+    let lock = || {
+        injected(Verb::PostRecv)?;
+        // SAFETY: the contract of the manual page.
+        Ok(unsafe { Qp::from(qp) }?.lock())
+    };
+    // SAFETY: as above.
+    unsafe { post_recvs(first, bad, lock, |inner| &mut inner.qp) }
 }
 
 /// Posts a program's list of receives to `queue` of the object that `lock` returns.

@@ -1,12 +1,13 @@
 //! Work requests of extended queue pairs (`ibv_wr_start(3)`): one call begins a request, others fill it in, and all are posted together.
 
 use crate::abi::*;
-use crate::errno::{Errno, INVALID, UNSUPPORTED, at, status};
+use crate::errno::{Errno, INVALID, UNSUPPORTED, at, injected, status};
 use crate::ibverbs::address::Ah;
 use crate::ibverbs::post::{buffers, inline, sge};
 use crate::ibverbs::queue_pair::{Inner, Qp};
 use crate::ibverbs::window;
 use std::ffi::{c_int, c_uint, c_void};
+use verbs::fault::Verb;
 use verbs::wire::Feth;
 use verbs::xrc::SrqNumber;
 use verbs::{Capabilities, Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
@@ -251,6 +252,7 @@ unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
 /// Posts the batch, or returns its first error.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     status(|| {
+        injected(Verb::PostSend)?;
         // SAFETY: the contract of the manual page.
         let mut inner = unsafe { Qp::from(qp.cast()) }?.lock();
         let Inner { qp, batch, .. } = &mut *inner;

@@ -1,11 +1,12 @@
 //! Queries of a device, its port, its GIDs and P_Keys.
 
 use crate::abi::*;
-use crate::errno::{Errno, INVALID, count, out, status};
+use crate::errno::{Errno, INVALID, count, injected, out, status};
 use crate::ibverbs::context::Context;
 use crate::ibverbs::{device_memory, on_demand, work_queue};
 use std::ffi::c_int;
 use std::net::IpAddr;
+use verbs::fault::Verb;
 use verbs::port::{GidTable, MAX_GROUPS, MAX_MEMBERS};
 use verbs::sysfs::{PORT_CAPABILITIES, width_and_speed};
 use verbs::{Device, DeviceInfo, Mtu};
@@ -116,6 +117,7 @@ fn device_attributes(info: &DeviceInfo, guid: [u8; 8]) -> ibv_device_attr {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, into: *mut ibv_device_attr) -> c_int {
     status(|| {
+        injected(Verb::QueryDevice)?;
         // SAFETY: the contract of the manual page.
         let (context, into) = unsafe { (Context::from(context)?, out(into)?) };
         *into = device_attributes(context.device.opened(), context.configured.guid);
@@ -131,6 +133,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     size: usize,
 ) -> c_int {
     status(|| {
+        injected(Verb::QueryDevice)?;
         // SAFETY: null, or the program's structure.
         if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) || into.is_null() {
             return Err(INVALID);
@@ -206,8 +209,11 @@ pub(crate) unsafe extern "C" fn query_port(
     into: *mut ibv_port_attr,
     size: usize,
 ) -> c_int {
-    // SAFETY: passed on.
-    status(|| unsafe { write_port(context, port, into.cast(), size) })
+    status(|| {
+        injected(Verb::QueryPort)?;
+        // SAFETY: passed on.
+        unsafe { write_port(context, port, into.cast(), size) }
+    })
 }
 
 /// `ibv_query_port(3)` for programs that were compiled when `flags` was the last field of the structure.
@@ -218,8 +224,11 @@ pub unsafe extern "C" fn ibv_query_port(
     into: *mut _compat_ibv_port_attr,
 ) -> c_int {
     let size = std::mem::offset_of!(ibv_port_attr, flags) + 1;
-    // SAFETY: passed on; `size` is the size of the older structure.
-    status(|| unsafe { write_port(context, port, into.cast(), size) })
+    status(|| {
+        injected(Verb::QueryPort)?;
+        // SAFETY: passed on; `size` is the size of the older structure.
+        unsafe { write_port(context, port, into.cast(), size) }
+    })
 }
 
 /// `ibv_query_gid(3)`
@@ -231,6 +240,7 @@ pub unsafe extern "C" fn ibv_query_gid(
     gid: *mut ibv_gid,
 ) -> c_int {
     count(|| {
+        injected(Verb::QueryGid)?;
         first_port(port.into())?;
         // SAFETY: the contract of the manual page.
         let (info, gid) = unsafe { (info(context)?, out(gid)?) };
@@ -288,6 +298,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     size: usize,
 ) -> c_int {
     status(|| {
+        injected(Verb::QueryGid)?;
         first_port(port)?;
         if flags != 0 || size < size_of::<ibv_gid_entry>() {
             return Err(INVALID);

@@ -1,7 +1,7 @@
 //! Queue pairs: their creation, queries and destruction. `modify.rs` changes their states.
 
 use crate::abi::*;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, injected, out, status};
 use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
@@ -20,6 +20,7 @@ use std::ptr::null_mut;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use verbs::congestion::Congestion;
+use verbs::fault::Verb;
 use verbs::service::Any;
 use verbs::state::State;
 use verbs::{Capabilities, Qpn, QueuePair, Service};
@@ -208,8 +209,11 @@ pub(crate) unsafe fn publish(
 /// `ibv_create_qp(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
-    // SAFETY: the contract of the manual page.
-    created(|| unsafe { create(pd, out(init)?, false) })
+    created(|| {
+        injected(Verb::CreateQp)?;
+        // SAFETY: the contract of the manual page.
+        unsafe { create(pd, out(init)?, false) }
+    })
 }
 
 /// `ibv_create_qp_ex(3)`
@@ -218,6 +222,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     init: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     created(|| {
+        injected(Verb::CreateQp)?;
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { out(init) }?;
         let operations = wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;

@@ -1,7 +1,7 @@
 //! Memory regions.
 
 use crate::abi::*;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, created, set, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, created, injected, set, status};
 use crate::ibverbs::device_memory::Dm;
 use crate::ibverbs::domain::{Pd, rights};
 use crate::ibverbs::live_objects;
@@ -11,6 +11,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering;
+use verbs::fault::Verb;
 use verbs::{Access, MemoryRegion};
 
 #[repr(C)]
@@ -138,6 +139,7 @@ pub(crate) unsafe fn publish(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Re
 /// # Safety
 /// The caller must fulfil the conditions of [`publish`].
 unsafe fn register(wanted: Wanted) -> Result<*mut ibv_mr, Errno> {
+    injected(Verb::RegMr)?;
     // SAFETY: guaranteed by the caller.
     unsafe {
         wanted.domain()?;

@@ -1,7 +1,7 @@
 //! Shared receive queues.
 
 use crate::abi::*;
-use crate::errno::{BUSY, Errno, INVALID, at, created, out, status};
+use crate::errno::{BUSY, Errno, INVALID, at, created, injected, out, status};
 use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::domain::Pd;
@@ -14,6 +14,7 @@ use crate::memory_reserve;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use verbs::SharedReceiveQueue;
+use verbs::fault::Verb;
 
 #[repr(C)]
 pub(crate) struct Srq {
@@ -51,6 +52,7 @@ pub(crate) unsafe fn publish(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, wanted: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     created(|| {
+        injected(Verb::CreateSrq)?;
         // SAFETY: the contract of the manual page.
         let (domain, wanted) = unsafe { (live_objects::find(pd.cast::<Pd>())?, out(wanted)?) };
         let attributes = wanted.attr;
@@ -119,6 +121,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     let mut next = first;
     let result = status(|| {
+        injected(Verb::PostSrqRecv)?;
         // SAFETY: the contract of the manual page.
         let srq = unsafe { at(srq.cast::<Srq>()) }?;
         let mut queue = srq.queue.lock();

@@ -1,7 +1,7 @@
 //! XRC domains, the objects created in them, and targets that `ibv_open_qp` opens again.
 
 use crate::abi::*;
-use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, out, status};
+use crate::errno::{BUSY, Errno, INVALID, UNSUPPORTED, at, created, injected, out, status};
 use crate::ibverbs::completion::Cq;
 use crate::ibverbs::context::Context;
 use crate::ibverbs::device::Configured;
@@ -16,6 +16,7 @@ use std::mem::zeroed;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use verbs::fault::Verb;
 use verbs::xrc::XrcDomain;
 
 /// An XRC domain, as returned by one call of `ibv_open_xrcd`.
@@ -199,6 +200,7 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     wanted: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     created(|| {
+        injected(Verb::CreateSrq)?;
         // SAFETY: the contract of the manual page.
         let wanted = unsafe { out(wanted) }?;
         let has = |part| wanted.comp_mask & part != 0;

@@ -6,7 +6,7 @@ use crate::ibverbs::ibv_modify_qp;
 use crate::rdmacm::address;
 use crate::rdmacm::datagram::{self, QKEY};
 use crate::rdmacm::device::{MAX_RD_ATOMIC, check_mtu};
-use crate::rdmacm::errno::{Errno, INVALID, status, verb};
+use crate::rdmacm::errno::{Errno, INVALID, injected, status, verb};
 use crate::rdmacm::events::QueuedEvent;
 use crate::rdmacm::id::{Connection, Handle, Id, State, service};
 use crate::rdmacm::manager;
@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use verbs::cm::machine::message::QpParameters;
 use verbs::cm::machine::message::service::ServiceStatus;
 use verbs::cm::machine::{CmConnection, State as Phase};
+use verbs::fault::Verb;
 
 /// The code that Linux requests since 6.3: 0.54 s. The timeout grows to four times that, so with 7 retries an unreachable peer is reported
 /// after 15 s.
@@ -196,6 +197,7 @@ fn request(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_connect(id: *mut rdma_cm_id, wanted: *mut rdma_conn_param) -> c_int {
     status(|| {
+        injected(Verb::RdmaConnect)?;
         // SAFETY: the contract of the manual page.
         let (id, wanted) = unsafe { (Id::from(id)?, wanted.as_ref()) };
         let mut connection = id.lock();
@@ -276,6 +278,7 @@ fn reply(id: &Id, wanted: Option<&rdma_conn_param>, data: &[u8]) -> Result<(), E
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_accept(id: *mut rdma_cm_id, wanted: *mut rdma_conn_param) -> c_int {
     status(|| {
+        injected(Verb::RdmaAccept)?;
         // SAFETY: the contract of the manual page.
         let (id, wanted) = unsafe { (Id::from(id)?, wanted.as_ref()) };
         // SAFETY: the contract of the manual page.

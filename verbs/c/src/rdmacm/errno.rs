@@ -4,7 +4,7 @@ use crate::errno::catch_panic;
 use std::ffi::c_int;
 use std::io;
 
-pub(crate) use crate::errno::{Errno, INVALID, UNSUPPORTED, at, count, out, set};
+pub(crate) use crate::errno::{Errno, INVALID, UNSUPPORTED, at, count, injected, out, set};
 
 /// Returns the `errno` of this thread's last call.
 pub(crate) fn last() -> Errno {

@@ -3,13 +3,14 @@
 use crate::abi::*;
 use crate::cancel;
 use crate::rdmacm::connect;
-use crate::rdmacm::errno::{Errno, at, count, last, out, status};
+use crate::rdmacm::errno::{Errno, at, count, injected, last, out, status};
 use crate::rdmacm::id::Id;
 use datapath::event_fd::EventFd;
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int};
 use std::os::fd::AsRawFd;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use verbs::fault::Verb;
 
 /// An event channel: a descriptor that is readable while events are queued.
 #[repr(C)]
@@ -309,7 +310,7 @@ pub(crate) unsafe fn private_data<'a>(event: *mut rdma_cm_event) -> &'a [u8] {
 /// `rdma_create_event_channel(3)`
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    EventChannel::create().unwrap_or_else(|errno| {
+    injected(Verb::RdmaCreateEventChannel).and_then(|()| EventChannel::create()).unwrap_or_else(|errno| {
         crate::rdmacm::errno::set(errno);
         std::ptr::null_mut()
     })

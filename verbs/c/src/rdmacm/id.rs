@@ -6,7 +6,7 @@ mod tests;
 use crate::abi::*;
 use crate::rdmacm::address;
 use crate::rdmacm::device::{Device, device_of, device_with, devices};
-use crate::rdmacm::errno::{Errno, INVALID, out, status};
+use crate::rdmacm::errno::{Errno, INVALID, injected, out, status};
 use crate::rdmacm::events::{self, EventChannel, Parameters, QueuedEvent, UnacknowledgedEvents};
 use crate::rdmacm::incoming::Backlog;
 use crate::rdmacm::manager;
@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use verbs::cm::machine::message::{Mad, Pending};
 use verbs::cm::machine::{self, CmConnection, Machine};
+use verbs::fault::Verb;
 
 #[repr(C)]
 pub(crate) struct Id {
@@ -424,6 +425,7 @@ pub unsafe extern "C" fn rdma_create_id(
     ps: rdma_port_space,
 ) -> c_int {
     status(|| {
+        injected(Verb::RdmaCreateId)?;
         if ![RDMA_PS_TCP, RDMA_PS_UDP, RDMA_PS_IB].contains(&ps) {
             return Err(INVALID);
         }
@@ -475,6 +477,7 @@ pub(crate) fn bind(id: &Id, wanted: SocketAddr) -> Result<(), Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, source: *mut sockaddr) -> c_int {
     status(|| {
+        injected(Verb::RdmaBindAddr)?;
         // SAFETY: the contract of the manual page.
         let (id, source) = unsafe { (Id::from(id)?, address::read(source.cast())?) };
         bind(id, source)
@@ -485,6 +488,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, source: *mut sockad
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
     status(|| {
+        injected(Verb::RdmaListen)?;
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
         if id.lock().state == State::Idle {

@@ -7,10 +7,11 @@ use crate::ibverbs::{
 };
 use crate::rdmacm::connect;
 use crate::rdmacm::device::Device;
-use crate::rdmacm::errno::{Errno, INVALID, UNSUPPORTED, made, out, status};
+use crate::rdmacm::errno::{Errno, INVALID, UNSUPPORTED, injected, made, out, status};
 use crate::rdmacm::id::Id;
 use crate::rdmacm::xrc;
 use std::ffi::c_int;
+use verbs::fault::Verb;
 
 pub(crate) fn default_domain(device: &Device) -> Result<*mut ibv_pd, Errno> {
     // SAFETY: the context is open.
@@ -165,14 +166,18 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     wanted: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: the contract of the manual page.
-    status(|| unsafe { create(Id::from(id)?, pd, out(wanted)?) })
+    status(|| {
+        injected(Verb::RdmaCreateQp)?;
+        // SAFETY: the contract of the manual page.
+        unsafe { create(Id::from(id)?, pd, out(wanted)?) }
+    })
 }
 
 /// `rdma_create_qp_ex(3)`
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, wanted: *mut ibv_qp_init_attr_ex) -> c_int {
     status(|| {
+        injected(Verb::RdmaCreateQp)?;
         // SAFETY: the contract of the manual page; the longer structure begins with the fields of the shorter one.
         unsafe {
             let (id, mask, pd) = (Id::from(id)?, out(wanted)?.comp_mask, out(wanted)?.pd);

@@ -6,13 +6,14 @@ mod tests;
 use crate::abi::*;
 use crate::rdmacm::address;
 use crate::rdmacm::device::route;
-use crate::rdmacm::errno::{Errno, INVALID, status};
+use crate::rdmacm::errno::{Errno, INVALID, injected, status};
 use crate::rdmacm::id::{Connection, Id, State, bind};
 use crate::rdmacm::manager;
 use crate::rdmacm::query::Query;
 use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
+use verbs::fault::Verb;
 
 impl Id {
     /// Handles the outcome of a check: the destination's Ethernet address is known (`true`), or not known yet, or an error ends the query.
@@ -52,6 +53,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
     timeout_ms: c_int,
 ) -> c_int {
     status(|| {
+        injected(Verb::RdmaResolveAddr)?;
         // SAFETY: the contract of the manual page.
         let (id, destination) = unsafe { (Id::from(id)?, address::read(destination.cast())?) };
         if !source.is_null() && id.lock().state == State::Idle {
@@ -98,6 +100,7 @@ pub unsafe extern "C" fn rdma_resolve_addr(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
     status(|| {
+        injected(Verb::RdmaResolveRoute)?;
         // SAFETY: the contract of the manual page.
         let id = unsafe { Id::from(id) }?;
         let mut connection = id.lock();

@@ -3,7 +3,8 @@
 use crate::failure::Failure;
 use crate::perf::PerfArgs;
 use crate::{
-    capture, config, doctor, info, manual, metrics, pcap, replay, run, sim, soak, switch, tcp, top, why,
+    capture, config, doctor, fault, info, manual, metrics, pcap, replay, run, sim, soak, switch, tcp, top,
+    why,
 };
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
@@ -140,6 +141,9 @@ pub enum Command {
     /// Capture the packets of a running process as pcapng
     #[command(after_help = CAPTURE)]
     Capture(capture::Args),
+    /// Inject a fault into a running process: a port down, a GID removed, a call that fails
+    #[command(after_help = fault::HELP)]
+    Fault(fault::Args),
     /// Decode RoCEv2 and telemetry in a capture, and verify each ICRC
     Pcap(pcap::Args),
     /// Drive HPCC++ with recorded traces and compare each state

@@ -13,6 +13,7 @@ mod config;
 mod counters;
 mod doctor;
 mod failure;
+mod fault;
 mod info;
 mod input;
 mod manual;
@@ -74,6 +75,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Metrics(args) => metrics::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Why(args) => why::run(&args),
+        Command::Fault(args) => fault::run(&args),
         Command::WriteBw(args) => perf::run(tool(Verb::Write, Kind::Bandwidth), &args),
         Command::WriteLat(args) => perf::run(tool(Verb::Write, Kind::Latency), &args),
         Command::SendBw(args) => perf::run(tool(Verb::Send, Kind::Bandwidth), &args),

@@ -49,7 +49,7 @@ First steps:
 FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 the run failed, 2 the command line or a file is wrong, 128 + N ended by signal N (141: the output's reader has ended). \
-A signal is the regular end of `ferroce switch`, `ferroce capture` and `ferroce metrics --listen`: 0. `ferroce run` returns its program's; 127 if there is no such program, \
+A signal is the regular end of `ferroce switch`, `ferroce capture`, and `ferroce metrics --listen` and `--sysfs`: 0. `ferroce run` returns its program's; 127 if there is no such program, \
 126 if it can't be run.";
 
 const INFO: &str = "\
@@ -71,6 +71,7 @@ const METRICS: &str = "\
 Examples:
   ferroce metrics                              print them once
   ferroce metrics --listen 127.0.0.1:9464      for Prometheus to scrape http://127.0.0.1:9464/metrics
+  ferroce metrics --sysfs /run/ferroce-sysfs   for node_exporter --path.sysfs /run/ferroce-sysfs
 
 docs/observing.md lists the metrics; docs/grafana.json is a Grafana dashboard for them.";
 

@@ -3,8 +3,9 @@
 //!
 //! `ferroce run` mounts an empty folder there, if it has the permission (`apps/src/run/device_file.rs`), and describes the devices of its
 //! settings before the program starts. The drop-in library describes a device again when the program lists it, and its port when the
-//! program opens it. sysfs itself allows no new files, so without that mount nothing is written. These are plain files, which cannot be
-//! kept current with traffic, so there are no `counters` and `hw_counters`; `ferroce metrics` shows them.
+//! program opens it. sysfs itself allows no new files, so without that mount nothing is written. These are plain files, which no process
+//! keeps current with traffic, so there are no `counters` and `hw_counters`. `ferroce metrics --sysfs` writes these into a folder of its
+//! own, for all processes.
 
 use crate::DeviceConfig;
 use crate::device::addresses;
@@ -160,6 +161,19 @@ impl Folder {
             }
         }
         Ok(())
+    }
+
+    /// Writes a file that changes often, such as a counter, in one step, so that other processes never read it while it is truncated.
+    ///
+    /// # Errors
+    /// As [`Folder::describe`].
+    pub fn replace(&self, file: &str, text: &str) -> io::Result<()> {
+        let (file, new) = (self.0.join(file), self.0.join(".new"));
+        if let Some(folder) = file.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
+        std::fs::write(&new, format!("{text}\n"))?;
+        std::fs::rename(new, file)
     }
 
     /// Writes a file only if its contents change, so that other processes never read it while it is truncated.

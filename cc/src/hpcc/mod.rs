@@ -1,12 +1,14 @@
 //! HPCC++ (draft-miao-rtgwg-hpccplus-00).
 
+mod active_flows;
 mod config;
 mod receiver;
 mod records;
 
+pub use active_flows::{ActiveFlows, FlowMark};
 use config::Bounds;
 pub use config::HpccConfig;
-pub use receiver::{ActiveFlows, FlowMark, HpccReceiver, RxHpcc};
+pub use receiver::{HpccReceiver, RxHpcc};
 pub use records::{Inflight, PathRecords, RecordedHop};
 
 use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};

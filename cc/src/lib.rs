@@ -29,8 +29,8 @@ pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
 pub use fixed::Fixed;
 pub use hpcc::{
-    ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, ReceiverLink, RecordedHop,
-    RxHpcc,
+    ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, PublishedFlows,
+    ReceiverLink, RecordedHop, RxHpcc,
 };
 pub use powertcp::PowerTcp;
 pub use rate::Rate;

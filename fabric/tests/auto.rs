@@ -179,3 +179,19 @@ fn flows_share_a_link_between_switches() {
         assert!(jain > 0.9, "{flows} flows at {trunk}: Jain {jain}");
     }
 }
+
+/// Each core of a host counts only the flows of its own queue pairs. If each assumed these to be all flows of the link, the floors of 16
+/// flows would add up to four times the link's rate.
+#[test]
+fn the_cores_of_a_receiver_share_one_count_of_flows() {
+    for cores in [1, 4] {
+        let star = star(16, LINE, 2_500_000, auto(LINE));
+        let sampling = Sampling { every: Duration::from_micros(1), host: 16, flows: 16 };
+        let outcome = run(&Setup { cores, sampling: Some(sampling), ..star }, &mut |_, _, _| {}).unwrap();
+        let until = ends(&outcome).0 - Duration::from_micros(5);
+        let (busy, _, queue) = window(&outcome.series, Duration::from_millis(1), until).unwrap();
+        let packets = queue[2] / PACKET;
+        println!("{cores} cores: {busy:.1} Gb/s, {packets:.1} packets");
+        assert!(busy >= 95.0 && packets <= 7.0, "{cores} cores: {busy} Gb/s, {packets} packets");
+    }
+}

@@ -5,7 +5,7 @@ mod config;
 mod receiver;
 mod records;
 
-pub use active_flows::{ActiveFlows, FlowMark};
+pub use active_flows::{ActiveFlows, FlowMark, PublishedFlows};
 use config::Bounds;
 pub use config::HpccConfig;
 pub use receiver::{HpccReceiver, RxHpcc};

@@ -1,5 +1,6 @@
-//! A simulated host: an endpoint and its objects.
+//! A simulated host: its cores and their objects.
 
+use super::cores::HostCores;
 use super::setup::{LONGEST, Verb};
 use cc::Instant;
 use roce::qp::{
@@ -7,9 +8,7 @@ use roce::qp::{
     QpReport, RecvRequest, Remote, RtrSettings, RtsSettings, SendRequest, Sge, udp_source_port,
 };
 use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
-use roce::{
-    Access, AccessError, ControlError, CqId, Endpoint, EndpointConfig, Memory, PdId, Psn, Qpn, Region, Slice,
-};
+use roce::{Access, AccessError, ControlError, CqId, EndpointConfig, Memory, PdId, Psn, Qpn, Region, Slice};
 use std::net::IpAddr;
 
 /// Address of each host's only region, which has [`LONGEST`] bytes.
@@ -62,7 +61,7 @@ pub(super) struct Ended {
 const READS: u8 = 16;
 
 pub(super) struct Card {
-    pub(super) endpoint: Endpoint,
+    pub(super) cores: HostCores,
     pub(super) memory: Counted,
     number: u32,
     pd: PdId,
@@ -71,7 +70,13 @@ pub(super) struct Card {
 }
 
 impl Card {
-    pub(super) fn new(number: u32, flows: u32, depth: u32, seed: u64) -> Result<Self, ControlError> {
+    pub(super) fn new(
+        number: u32,
+        cores: u8,
+        flows: u32,
+        depth: u32,
+        seed: u64,
+    ) -> Result<Self, ControlError> {
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         secret[8..12].copy_from_slice(&number.to_le_bytes());
@@ -83,11 +88,11 @@ impl Card {
             process: 0,
             numbers: roce::wire::Numbers::DEFAULT,
         };
-        let mut endpoint = Endpoint::new(config);
-        let pd = endpoint.create_pd();
-        let cq = endpoint.create_cq((flows.max(1) + depth) * 2)?;
-        let region = endpoint.register(pd, BASE, LONGEST, Access::ALL)?;
-        Ok(Self { endpoint, memory: Counted::default(), number, pd, cq, region })
+        let mut cores = HostCores::new(config, cores);
+        let pd = cores.on_all(|core| Ok(core.create_pd()))?;
+        let cq = cores.on_all(|core| core.create_cq((flows.max(1) + depth) * 2))?;
+        let region = cores.on_all(|core| core.register(pd, BASE, LONGEST, Access::ALL))?;
+        Ok(Self { cores, memory: Counted::default(), number, pd, cq, region })
     }
 
     const fn mac(&self) -> Mac {
@@ -128,7 +133,7 @@ impl Card {
             signal_all: true,
             srq: None,
         };
-        self.endpoint.create_qp(now, init)
+        self.cores.create_qp(now, init)
     }
 
     pub(super) fn connect(
@@ -167,7 +172,7 @@ impl Card {
         };
         let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
         for modify in [init, Modify::ReadyToReceive(receive), Modify::ReadyToSend(send)] {
-            self.endpoint.modify_qp(now, ours, modify)?;
+            self.cores.of_mut(ours).modify_qp(now, ours, modify)?;
         }
         Ok(())
     }
@@ -187,7 +192,7 @@ impl Card {
             Verb::Read => SendRequest::read(flow.into(), sge, to),
             Verb::Send => SendRequest::send(flow.into(), sge),
         };
-        self.endpoint.post_send(now, qpn, request).map_err(|error| error.to_string())
+        self.cores.of_mut(qpn).post_send(now, qpn, request).map_err(|error| error.to_string())
     }
 
     pub(super) const fn region(&self) -> Region {
@@ -197,20 +202,23 @@ impl Card {
     pub(super) fn receive(&mut self, qpn: Qpn, flow: u32) -> Result<(), String> {
         let sge = Sge { address: BASE, length: LONGEST as u32, lkey: self.region.lkey };
         let request = RecvRequest { id: flow.into(), buffers: [sge].into_iter().collect() };
-        self.endpoint.post_recv(qpn, request).map_err(|error| error.to_string())
+        self.cores.of_mut(qpn).post_recv(qpn, request).map_err(|error| error.to_string())
     }
 
     pub(super) fn ended(&mut self) -> Option<Ended> {
-        let mut ended = None;
-        self.endpoint.poll_cq(self.cq, &mut |completion| {
-            let received = (completion.opcode == CompletionOpcode::Recv).then_some(completion.length);
-            ended = Some(Ended { flow: completion.id as u32, status: completion.status, received });
-            false
-        });
-        ended
+        let cq = self.cq;
+        self.cores.iter_mut().find_map(|core| {
+            let mut ended = None;
+            core.poll_cq(cq, &mut |completion| {
+                let received = (completion.opcode == CompletionOpcode::Recv).then_some(completion.length);
+                ended = Some(Ended { flow: completion.id as u32, status: completion.status, received });
+                false
+            });
+            ended
+        })
     }
 
     pub(super) fn report(&self, qpn: Qpn) -> Option<QpReport> {
-        self.endpoint.report(qpn)
+        self.cores.of(qpn).report(qpn)
     }
 }

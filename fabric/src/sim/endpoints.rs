@@ -63,7 +63,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             ends[flow.destination as usize] += 1;
         }
         let card = |(number, &flows): (usize, &u32)| {
-            Card::new(number as u32, flows, setup.requests.depth, setup.seed)
+            Card::new(number as u32, setup.cores, flows, setup.requests.depth, setup.seed)
                 .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
         };
         let consumer = |application: &Application| {
@@ -95,9 +95,9 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 
     fn serve(&mut self, network: &mut Network<'a>, host: u32) {
         let instant = network.instant();
-        let endpoint = &mut self.cards[host as usize].endpoint;
-        if endpoint.poll_timeout().is_some_and(|at| at <= instant) {
-            endpoint.on_timeout(instant);
+        let cores = &mut self.cards[host as usize].cores;
+        if cores.poll_timeout().is_some_and(|at| at <= instant) {
+            cores.on_timeout(instant);
         }
         while let Some(ended) = self.cards[host as usize].ended() {
             self.ended(network, &ended);
@@ -111,7 +111,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         let place = network.parcels.take();
         let frame = network.parcels.get_mut(place);
         let card = &mut self.cards[host as usize];
-        match card.endpoint.poll_transmit(instant, &card.memory, frame.room(self.room)) {
+        match card.cores.poll_transmit(instant, &card.memory, frame.room(self.room)) {
             Some(length) => {
                 frame.written(length);
                 let at = network.transmit(host, place);
@@ -127,7 +127,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
     fn receive(&mut self, network: &mut Network<'a>, host: u32, packet: u32) {
         let card = &mut self.cards[host as usize];
         // The endpoint counts the frames that it drops.
-        let _ = card.endpoint.on_frame(network.instant(), &mut card.memory, network.parcels.get(packet));
+        let _ = card.cores.on_frame(network.instant(), &mut card.memory, network.parcels.get(packet));
         network.parcels.give_back(packet);
         self.serve(network, host);
     }
@@ -172,14 +172,14 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
     }
 
     fn retransmitted(&self) -> u64 {
-        self.cards.iter().map(|card| card.endpoint.counters().retransmitted).sum()
+        self.endpoints().map(|endpoint| endpoint.counters().retransmitted).sum()
     }
 
     /// Does nothing: endpoints run on one thread.
     fn add(&mut self, _: &Self) {}
 
     fn doubled(&self) -> u64 {
-        self.cards.iter().map(|card| card.endpoint.counters().discarded(Discard::Duplicate)).sum()
+        self.endpoints().map(|endpoint| endpoint.counters().discarded(Discard::Duplicate)).sum()
     }
 
     fn memory() -> [usize; 2] {
@@ -189,6 +189,10 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 }
 
 impl<'a> Endpoints<'a> {
+    fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
+        self.cards.iter().flat_map(|card| card.cores.iter())
+    }
+
     fn connect(&mut self, now: Instant, flow: u32) -> Result<Running, String> {
         let spec = &self.setup.flows[flow as usize];
         let ends = [spec.source as usize, spec.destination as usize];
@@ -275,14 +279,15 @@ impl<'a> Endpoints<'a> {
         let spec = &self.setup.flows[flow as usize];
         let Flow::Runs(running) = mem::replace(&mut self.flows[flow as usize], Flow::Ended) else { return };
         for (host, qpn) in [(spec.source, running.source), (spec.destination, running.destination)] {
-            let gone = self.cards[host as usize].endpoint.destroy_qp(network.instant(), qpn);
+            let core = self.cards[host as usize].cores.of_mut(qpn);
+            let gone = core.destroy_qp(network.instant(), qpn);
             debug_assert!(gone.is_ok(), "a queue pair of a running flow: {gone:?}");
         }
         network.finish(flow);
     }
 
     fn sleep(&mut self, network: &mut Network<'a>, host: u32) {
-        if let Some(at) = self.cards[host as usize].endpoint.poll_timeout() {
+        if let Some(at) = self.cards[host as usize].cores.poll_timeout() {
             network.look(host, picos(at).max(network.now + 1));
         }
     }

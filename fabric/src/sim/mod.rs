@@ -9,6 +9,7 @@
 mod card;
 mod change;
 mod collective;
+mod cores;
 mod counts;
 mod endpoints;
 mod engine;

@@ -3,6 +3,7 @@
 use super::{Change, Topology};
 use crate::{Direct, Probability, Red, SecondClass};
 use cc::{AlgorithmConfig, Rate};
+use roce::CoreIndex;
 use roce::qp::Congestion;
 use roce::wire::{Format, Mtu};
 use std::ops::Range;
@@ -173,6 +174,8 @@ pub struct Setup {
     pub conventions: Conventions,
     /// Kind of hosts.
     pub hosts: Hosts,
+    /// Cores of each host, 1 to [`CoreIndex::MAX`]: endpoints that share its NIC, and take turns with new queue pairs. Endpoints only.
+    pub cores: u8,
     /// Congestion control of the flows. The model uses only its algorithm and `reported_flows`.
     pub congestion: Congestion,
     /// Other congestion control for some flows; of several that match a flow, the first. Between model hosts, either all algorithms compute
@@ -268,6 +271,8 @@ pub enum SetupError {
         "requests of {bytes} bytes, {depth} at once: out of range; use 1 to 2^30 bytes and 1 to 4096 requests"
     )]
     Requests { bytes: u32, depth: u32 },
+    #[error("hosts with {cores} cores: out of range; use 1 to {limit}")]
+    Cores { cores: u8, limit: u8 },
     #[error("application {application} is on host {host}: not a host of the topology; use 0 to {last}")]
     Application { application: usize, host: u32, last: u32 },
     #[error("an application does not see the data of {verb:?}; use SEND")]
@@ -336,6 +341,7 @@ impl Setup {
             topology,
             conventions: Conventions::FERROCE,
             hosts: Hosts::Endpoints,
+            cores: 1,
             congestion,
             rivals: Vec::new(),
             red: None,
@@ -405,7 +411,11 @@ impl Setup {
             return Err(SetupError::LinuxIoam);
         }
         match self.hosts {
+            Hosts::Endpoints if !(1..=CoreIndex::MAX).contains(&self.cores) => {
+                Err(SetupError::Cores { cores: self.cores, limit: CoreIndex::MAX })
+            }
             Hosts::Endpoints => self.mtu().map(drop),
+            Hosts::Model if self.cores != 1 => Err(SetupError::Model { what: "several cores" }),
             Hosts::Model if self.congestions().any(|one| is_at_receiver(&one.algorithm)) => {
                 Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
             }

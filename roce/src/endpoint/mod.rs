@@ -29,7 +29,7 @@ use crate::{
     SrqReport, TimingWheel, WindowKind,
 };
 use alloc::collections::VecDeque;
-use cc::{Instant, Rate};
+use cc::{Instant, PublishedFlows, Rate};
 pub use config::EndpointConfig;
 use core::time::Duration;
 use groups::Groups;
@@ -114,6 +114,20 @@ impl Endpoint {
     pub fn set_link_rate(&mut self, rate: Option<Rate>) {
         let rate = rate.filter(|rate| rate.as_bps() > 0);
         self.link = rate.map(|rate| Link { rate, free_at: Instant::ZERO });
+    }
+
+    /// Returns the number of flows whose telemetry arrives here, for the other endpoints that share the link.
+    #[inline]
+    #[must_use]
+    pub fn published_flows(&self) -> PublishedFlows {
+        self.shared.flows.published()
+    }
+
+    /// Sets the number of flows whose telemetry arrives at the other endpoints that share the link, 0 in a new endpoint. Receivers report
+    /// the flows of all endpoints, and compute windows for them.
+    #[inline]
+    pub const fn set_other_flows(&mut self, others: u32) {
+        self.shared.flows.set_others(others);
     }
 
     /// Sets the limit of the memory that all queue pairs together use for early packets, in bytes; 64 MiB in a new endpoint. Packets that

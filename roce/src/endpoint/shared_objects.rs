@@ -23,7 +23,7 @@ pub(super) struct SharedObjects {
     pub(super) xrc: XrcDomains,
     pub(super) counters: Counters,
     /// Flows whose telemetry arrives here.
-    flows: ActiveFlows,
+    pub(super) flows: ActiveFlows,
     pub(super) events: Events,
     pub(super) numbers: Numbers,
     pub(super) early: EarlyMemory,

@@ -18,6 +18,11 @@ impl Clock {
         Self { origin: *ORIGIN.get_or_init(monotonic) }
     }
 
+    /// Returns the `CLOCK_MONOTONIC` time of an instant, which is the same in all processes.
+    pub(crate) fn since_boot(&self, instant: Instant) -> Instant {
+        Instant::from_nanos(instant.as_nanos().saturating_add(self.origin))
+    }
+
     /// Returns the current time, which never decreases.
     #[must_use]
     pub fn now(&self) -> Instant {

@@ -132,6 +132,7 @@ impl<P: PacketIo> Core<P> {
             self.next_fault_check = now + faults::PERIOD;
         }
         work |= self.state.take_posts(now);
+        self.state.count_flows(now);
         work |= self.handle_received(now);
         // A timer that this turn starts is not due yet.
         if self.next_timer.is_some_and(|at| at <= now) {

@@ -7,6 +7,7 @@ use super::management::{Mad, Management};
 use super::notify::Notifier;
 use super::other_cores::OtherCores;
 use super::peer_moves::PeerMoves;
+use super::port_flows::PortFlows;
 use super::queues::Queues;
 use super::rings::{QpRings, SrqRings};
 use crate::capture::Tap;
@@ -111,6 +112,10 @@ pub struct CoreState {
     pub(super) memory: HostMemory,
     pub(super) peer_moves: PeerMoves,
     pub(super) other_cores: Option<Box<OtherCores>>,
+    /// The count of flows that arrive at the port, if other cores or processes can share it.
+    pub(super) flows: Option<Arc<PortFlows>>,
+    /// When the numbers of the others are read again.
+    pub(super) next_count: Instant,
     /// Whether a peer that has moved has more queue pairs than one turn redirects, so that the next turn continues.
     pub(super) redirects: bool,
     pub(super) management: Option<Management>,
@@ -145,6 +150,8 @@ impl CoreState {
             memory: unsafe { HostMemory::new() },
             peer_moves: PeerMoves::default(),
             other_cores: None,
+            flows: None,
+            next_count: Instant::ZERO,
             redirects: false,
             management: None,
             member_rings: None,

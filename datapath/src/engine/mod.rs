@@ -35,6 +35,9 @@ mod peer_moves;
 mod pending_frames;
 #[cfg(test)]
 mod pending_frames_tests;
+mod port_flows;
+#[cfg(test)]
+mod port_flows_tests;
 mod qpn_hash;
 mod queues;
 #[cfg(test)]

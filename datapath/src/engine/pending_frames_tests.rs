@@ -30,7 +30,7 @@ impl Events for Joined {
 }
 
 /// Creates a connection to a queue pair behind an Ethernet address.
-fn connect(state: &mut CoreState, now: Instant, mac: Mac, destination: Qpn) -> Qpn {
+pub(super) fn connect(state: &mut CoreState, now: Instant, mac: Mac, destination: Qpn) -> Qpn {
     let pd = state.endpoint.create_pd();
     let (cq, _) = state.create_cq(64).unwrap();
     let capabilities = Capabilities { max_send: 32, ..Capabilities::default() };

@@ -6,7 +6,7 @@ use super::core_state::CoreState;
 use super::management::MAD_UDP_SOURCE;
 use crate::event_fd::EventFd;
 use crate::neighbour::{Kernel, Resolution};
-use crate::siblings::{Delivery, DisconnectNotice, Events, Member, Siblings};
+use crate::siblings::{Delivery, DisconnectNotice, Events, Member, MemberFlows, Siblings};
 use roce::wire::{Mac, Path, Vlan};
 use std::io;
 use std::net::IpAddr;
@@ -33,11 +33,11 @@ pub(super) fn watch(
     siblings: &mut Siblings,
     config: &CoreConfig,
     commands: &Commands,
-    kernel: Option<Arc<Kernel>>,
+    (kernel, flows): (Option<Arc<Kernel>>, Option<Arc<MemberFlows>>),
 ) -> io::Result<()> {
     let event_fd = siblings.event_fd()?;
-    let commands = commands.clone();
-    siblings.watch(Box::new(CoreNotifier { commands, event_fd, kernel, mac: config.mac, vlan: config.vlan }))
+    let (commands, mac, vlan) = (commands.clone(), config.mac, config.vlan);
+    siblings.watch(Box::new(CoreNotifier { commands, event_fd, kernel, flows, mac, vlan }))
 }
 
 struct CoreNotifier {
@@ -45,6 +45,7 @@ struct CoreNotifier {
     /// Wakes the core.
     event_fd: EventFd,
     kernel: Option<Arc<Kernel>>,
+    flows: Option<Arc<MemberFlows>>,
     mac: Mac,
     vlan: Option<Vlan>,
 }
@@ -72,6 +73,9 @@ pub(super) fn find(kernel: &Kernel, peer: IpAddr, own: Mac) -> Option<Mac> {
 
 impl Events for CoreNotifier {
     fn joined(&self, slot: u8, member: Arc<Member>) {
+        if let Some(flows) = &self.flows {
+            member.join_flows(slot, flows);
+        }
         self.send(move |state| {
             if let Some(member_rings) = &mut state.member_rings {
                 member_rings.add(slot, member);
@@ -80,6 +84,9 @@ impl Events for CoreNotifier {
     }
 
     fn left(&self, slot: u8) {
+        if let Some(flows) = &self.flows {
+            flows.remove(slot);
+        }
         self.send(move |state| {
             if let Some(member_rings) = &mut state.member_rings {
                 member_rings.remove(slot);

@@ -11,6 +11,7 @@ use super::handle::Handle;
 use super::interface_changes::InterfaceChanges;
 use super::interface_watch::InterfaceWatch;
 use super::other_cores::OtherCores;
+use super::port_flows::PortFlows;
 use super::runner::{Runner, Status};
 use super::{Engine, control, doorbell, siblings};
 use crate::clock::Clock;
@@ -62,12 +63,15 @@ impl Engine {
         let event_fd = event_fd.map_err(JoinError::from)?;
         let subscribers = Arc::new(Subscribers::default());
         let member_rings = siblings.as_ref().map(|siblings| Box::new(siblings.member_rings()));
+        let members = siblings.as_ref().map(|siblings| Arc::new(siblings.member_flows()));
+        let flows = PortFlows::shared(config.cores, members.clone());
         let mut inits: Vec<_> = (0..config.cores)
             .map(|core| {
                 let neighbours = neighbours(core, kernel.is_some(), config);
                 let endpoint = Endpoint::of_core(endpoint, CoreIndex::new(core, config.cores));
                 // SAFETY: the caller of this function keeps registered memory valid.
-                let state = unsafe { CoreState::new(endpoint, neighbours, config, subscribers.clone()) };
+                let mut state = unsafe { CoreState::new(endpoint, neighbours, config, subscribers.clone()) };
+                state.flows = flows.clone();
                 let (commands, inbox) = control::channel();
                 CoreInit { state, inbox, commands, event_fd: None }
             })
@@ -86,7 +90,7 @@ impl Engine {
         let queues = 1 + accesses.iter().filter(|access| access.has_own_queue()).count() as u8;
         let (main, workers) = start_all(accesses, inits, config)?;
         if let Some(siblings) = &mut siblings {
-            let watched = siblings::watch(siblings, config, &main.commands, kernel.clone());
+            let watched = siblings::watch(siblings, config, &main.commands, (kernel.clone(), members));
             watched.map_err(JoinError::from)?;
         }
         let gids = GidTable::new(config.mac, config.addresses.iter().map(|address| address.ip));

@@ -5,6 +5,7 @@ use super::core_state::CoreState;
 use super::events::AsyncEvent;
 use super::management::Management;
 use super::peer_moves::Context;
+use super::port_flows::PortFlows;
 use super::vlan;
 use crate::capture::Direction;
 use crate::siblings::{ProcessTarget, Pushed};
@@ -23,6 +24,28 @@ impl CoreState {
 
     pub(super) fn take_posts(&mut self, now: Instant) -> bool {
         self.queues.take_posts(now, &mut self.endpoint)
+    }
+
+    /// Exchanges the number of active flows with the other cores and processes of the port, if the last exchange is too long ago.
+    #[inline]
+    pub(super) fn count_flows(&mut self, now: Instant) {
+        if self.flows.is_some() && now >= self.next_count {
+            self.exchange_flows(now);
+        }
+    }
+
+    #[inline(never)]
+    #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
+    fn exchange_flows(&mut self, now: Instant) {
+        self.next_count = now + PortFlows::AGE;
+        let (core, own) = (self.index(), self.endpoint.published_flows());
+        // Without flows, this core reports no number.
+        if own.at(now) == 0 {
+            return;
+        }
+        if let Some(others) = self.flows.as_ref().and_then(|flows| flows.exchange(now, core, own)) {
+            self.endpoint.set_other_flows(others);
+        }
     }
 
     /// Handles a frame that the port delivers in place: relays it if it is for another process only.

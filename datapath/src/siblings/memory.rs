@@ -49,6 +49,11 @@ impl Head {
         self.0.word(128)
     }
 
+    /// Returns a word with the number of flows whose telemetry arrives at the process. Earlier versions leave it 0.
+    pub(super) fn flows(&self) -> &AtomicU64 {
+        self.0.long(192)
+    }
+
     /// Returns a word that is not 0 while the process has a connection manager.
     pub(super) fn manages(&self) -> &AtomicU32 {
         self.0.word(256)

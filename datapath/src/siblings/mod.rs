@@ -10,6 +10,7 @@
 
 mod claims;
 mod disconnect_notices;
+mod flows;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod guard;
@@ -26,6 +27,7 @@ mod watch;
 
 pub use claims::{Claim, ClaimError};
 pub use disconnect_notices::DisconnectNotice;
+pub(crate) use flows::MemberFlows;
 pub(crate) use guard::Guarded;
 pub use join::{Delivery, JoinError};
 pub(crate) use lanes::{MemberRings, ProcessTarget, Pushed};
@@ -60,7 +62,7 @@ const ID_BITS: u32 = 26;
 /// This process's view of another process of the interface.
 #[derive(Debug)]
 pub(crate) struct Member {
-    memory: PeerMemory,
+    memory: Arc<PeerMemory>,
     /// Wakes its core.
     event_fd: EventFd,
     /// Hangs up when the process has ended.
@@ -77,13 +79,18 @@ impl Member {
         let [memory, event_fd, life] = descriptors;
         memory::check_event_fd(&event_fd)?;
         memory::check_life(&life)?;
-        let memory = PeerMemory::new(memory, own_slot)?;
+        let memory = Arc::new(PeerMemory::new(memory, own_slot)?);
         let identity = memory.head().identity().load(std::sync::atomic::Ordering::Relaxed);
         Ok(Self { memory, event_fd: event_fd.into(), life, identity, known_as })
     }
 
     fn descriptors(&self) -> [BorrowedFd<'_>; 3] {
         [self.memory.file(), self.event_fd.as_fd(), self.life.as_fd()]
+    }
+
+    /// Adds the process to those whose flows are counted.
+    pub(crate) fn join_flows(&self, slot: u8, flows: &MemberFlows) {
+        flows.add(slot, self.memory.clone());
     }
 
     fn is_alive(&self) -> bool {
@@ -153,6 +160,10 @@ impl Siblings {
 
     pub(crate) fn member_rings(&self) -> MemberRings {
         MemberRings::new(self.shared.own.clone(), self.shared.slot)
+    }
+
+    pub(crate) fn member_flows(&self) -> MemberFlows {
+        MemberFlows::new(self.shared.own.clone())
     }
 
     /// Returns a descriptor that wakes the process's core. Siblings signal it after they have sent something.

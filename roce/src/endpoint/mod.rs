@@ -31,6 +31,7 @@ use crate::{
 use alloc::collections::VecDeque;
 use cc::{Instant, PublishedFlows, Rate};
 pub use config::EndpointConfig;
+use core::num::NonZeroU32;
 use core::time::Duration;
 use groups::Groups;
 pub use groups::{GROUP_QPN, MAX_GROUPS, MAX_MEMBERS};
@@ -114,6 +115,13 @@ impl Endpoint {
     pub fn set_link_rate(&mut self, rate: Option<Rate>) {
         let rate = rate.filter(|rate| rate.as_bps() > 0);
         self.link = rate.map(|rate| Link { rate, free_at: Instant::ZERO });
+    }
+
+    /// Returns the number of flows that receivers report, at least 1: of this endpoint, and of those in
+    /// [`set_other_flows`](Self::set_other_flows).
+    #[must_use]
+    pub fn flow_count(&self) -> NonZeroU32 {
+        self.shared.flows.count()
     }
 
     /// Returns the number of flows whose telemetry arrives here, for the other endpoints that share the link.

@@ -37,7 +37,7 @@ impl CongestionControl {
         // again.
         if let (Some(rtt), Some(flow)) = (rtt, &mut self.flow) {
             flow.algorithm_mut().continue_at(Rate::of(window, rtt));
-            flow.begin_turn();
+            flow.read();
         }
         enables_ect
     }

@@ -78,7 +78,7 @@ impl Destinations {
         self.last = Some(index);
         let destination = self.destinations.get_mut(index)?;
         destination.record_datagram(now, to, queue_key);
-        destination.control.begin_turn();
+        destination.control.begin_turn(now);
         if destination.control.may_send(now) { None } else { destination.control.paced_until() }
     }
 

@@ -202,10 +202,10 @@ impl CongestionControl {
 
     /// Starts a turn: window and rate are read once, for all its packets.
     #[inline]
-    pub(crate) fn begin_turn(&mut self) {
+    pub(crate) fn begin_turn(&mut self, now: Instant) {
         self.clear_hold();
         if let Some(flow) = &mut self.flow {
-            flow.begin_turn();
+            flow.begin_turn(now);
         }
     }
 
@@ -294,7 +294,7 @@ impl CongestionControl {
             && flow.algorithm().poll_timeout().is_some_and(|at| at <= now)
         {
             flow.algorithm_mut().on_timeout(now);
-            flow.begin_turn();
+            flow.begin_turn(now);
         }
     }
 

@@ -23,7 +23,6 @@ const MAX_CATCH_UP: Duration = Duration::from_millis(1);
 
 /// Round trip of an empty path in units of [`Flow::pace_factor`]. The factor is limited, so that a flow whose answers are lost does not
 /// stop.
-/// does not stop.
 const PACE_ONE: u32 = 256;
 const MAX_PACE_FACTOR: u32 = 64 * PACE_ONE;
 
@@ -40,6 +39,8 @@ pub(super) struct Flow {
     rate: Option<Rate>,
     /// When the bytes sent so far have been transmitted at the pacing rate.
     free_at: Instant,
+    /// Whether the last frame was at most half of the window; false if it had unacknowledged data.
+    is_clocked: bool,
     /// Round trip of unacknowledged data in units of 1/[`PACE_ONE`] base round trip, at least [`PACE_ONE`].
     pace_factor: u32,
     /// Last and shortest round trip in ns, 1 s and more as 4.3 s; 0 before the first.
@@ -57,14 +58,38 @@ impl Flow {
             limit: OPEN,
             rate,
             free_at: Instant::ZERO,
+            is_clocked: false,
             pace_factor: PACE_ONE,
             round_trip: (0, 0),
         }
     }
 
+    /// Reads window and rate for the packets of a turn. A new rate also applies to the rest of the present pause. Otherwise a flow whose
+    /// window is three packets would react late by a third of a round trip. With a window below two packets, the pause remains: it is what
+    /// spreads the packets of many slow flows, whose rates rise at the same time when their queue is empty. So does that of unacknowledged
+    /// data, which has no window.
     #[inline]
-    pub(super) fn begin_turn(&mut self) {
+    pub(super) fn begin_turn(&mut self, now: Instant) {
+        let before = self.rate;
+        self.read();
+        if self.rate != before && self.free_at > now && self.is_clocked {
+            self.rescale_pause(now, before);
+        }
+    }
+
+    /// Reads window and rate; the present pause stays.
+    pub(super) fn read(&mut self) {
         (self.window, self.rate) = (self.next_window(), self.algorithm.pacing_rate());
+    }
+
+    #[inline(never)]
+    fn rescale_pause(&mut self, now: Instant, before: Option<Rate>) {
+        if let (Some(before), Some(rate)) = (before, self.rate) {
+            let rest = self.free_at.saturating_since(now).as_nanos() as f64;
+            // The cast saturates.
+            let nanos = rest * before.as_bps() as f64 / rate.as_bps().max(1) as f64;
+            self.free_at = now + Duration::from_nanos(nanos as u64);
+        }
     }
 
     pub(super) fn next_window(&self) -> u64 {
@@ -75,7 +100,7 @@ impl Flow {
     /// Limits the window to [`FIRST_WINDOW`] until [`open_window`](Self::open_window).
     pub(super) fn limit_window(&mut self) {
         self.limit = FIRST_WINDOW;
-        self.begin_turn();
+        self.read();
     }
 
     /// Ends the limit on the window, because the path is measured.
@@ -131,6 +156,7 @@ impl Flow {
             self.catch_up(now, rate);
         }
         self.free_at = rate.passed_at(self.free_at, bytes as u64);
+        self.is_clocked = bytes as u64 <= self.window / 2;
     }
 
     /// Spends the tokens of a frame of unacknowledged data. Its pace replaces a window. While the round trip exceeds the base round trip,
@@ -141,6 +167,7 @@ impl Flow {
         let pace_factor =
             (rounds * u64::from(PACE_ONE)).clamp(self.pace_factor.into(), MAX_PACE_FACTOR.into());
         self.on_wire(now, bytes * pace_factor as usize / PACE_ONE as usize);
+        self.is_clocked = false;
     }
 
     /// Adapts the pace of unacknowledged data to the round trip of a probe.
@@ -159,7 +186,7 @@ impl Flow {
 
     pub(super) fn on_path_change(&mut self) {
         self.algorithm.on_path_change();
-        self.begin_turn();
+        self.read();
     }
 
     /// Handles acknowledged data, all of it marked or none of it. `una` and `next` are packet numbers.
@@ -205,6 +232,35 @@ mod tests {
             flow.on_wire(start, 1000);
             assert_eq!(flow.free_at(), start - Duration::from_nanos(catch_up) + Duration::from_micros(40));
         }
+    }
+
+    /// A packet of 1000 bytes at 8 Mb/s pauses the flow for 1 ms.
+    #[test]
+    fn a_new_rate_applies_to_the_rest_of_a_pause() {
+        let algorithm =
+            |window, mbps| Algorithm::Fixed(Fixed::new(window, Some(Rate::from_mbps(mbps))).unwrap());
+        let start = Instant::from_nanos(1_000_000);
+        let paused = |window| {
+            let mut flow = Flow::new(algorithm(window, 8));
+            flow.free_at = start;
+            flow.on_wire(start, 1000);
+            assert_eq!(flow.free_at(), start + Duration::from_millis(1));
+            flow
+        };
+        let half = start + Duration::from_micros(500);
+        let mut flow = paused(3000);
+        *flow.algorithm_mut() = algorithm(3000, 80);
+        for _ in 0..2 {
+            flow.begin_turn(half);
+            assert_eq!(flow.free_at(), half + Duration::from_micros(50), "once for each change");
+        }
+        *flow.algorithm_mut() = algorithm(3000, 8);
+        flow.begin_turn(half + Duration::from_micros(50));
+        assert_eq!(flow.free_at(), half + Duration::from_micros(50), "the pause has ended");
+        let mut slow = paused(1999);
+        *slow.algorithm_mut() = algorithm(1999, 80);
+        slow.begin_turn(half);
+        assert_eq!(slow.free_at(), start + Duration::from_millis(1), "a window below two packets");
     }
 
     #[test]

@@ -517,7 +517,7 @@ impl QueuePair {
         quantum: u64,
     ) -> Sent {
         let common = &mut self.common;
-        common.congestion.begin_turn();
+        common.congestion.begin_turn(context.now);
         let mut sent = Sent { bytes: 0, has_more: true };
         while sent.bytes < quantum
             && let Some(frame) = out.room()

@@ -71,3 +71,35 @@ fn both_ends_algorithms_share_a_link_fairly() {
         );
     }
 }
+
+/// The busiest link is between two switches, where the receiver does not know how many flows share it. With the configured `W_ai`, which is
+/// for one flow by default, 16 queue pairs left 46 packets in the queue.
+#[test]
+fn queue_pairs_that_share_a_link_inside_the_fabric_keep_its_queue_short() {
+    let trunk = Rate::from_gbps(50);
+    for flows in [1, 4, 16] {
+        let rtt = Duration::from_nanos(6500);
+        let config = HpccConfig::new(LINE, rtt, NonZeroU32::MIN);
+        let config = HpccConfig { min_rate: Rate::from_mbps(1), ..config };
+        let congestion = Congestion::new(AlgorithmConfig::HpccReceiver(config)).probing(Some(rtt));
+        let flow = Flow {
+            source: 0,
+            destination: 1,
+            bytes: 1 << 30,
+            start: Duration::ZERO,
+            is_incast: false,
+            dscp: 0,
+        };
+        let topology = Topology::dumbbell(1, 1, LINE, trunk, Duration::from_micros(1));
+        let setup = Setup {
+            sampled: vec![[2, 3]],
+            sampling: Some(Sampling { every: Duration::from_micros(1), host: 1, flows }),
+            jitter: Duration::from_nanos(100),
+            ..Setup::new(topology, vec![flow; flows], congestion)
+        };
+        let (busy, jain, queue) = between([2, 5], &setup);
+        let packets = queue[2] / 1126.0;
+        println!("{flows} flows, 50 Gb/s inside: {busy:.1} Gb/s, Jain {jain:.3}, {packets:.1} packets");
+        assert!(busy >= 45.0 && packets <= 12.0, "{flows} flows: {busy} Gb/s, {packets} packets");
+    }
+}

@@ -51,9 +51,10 @@ impl RxHpcc {
     /// `NewINT`: handles a packet's telemetry. Returns the window, in payload bytes, when it must be sent: once per `T` and drain time of
     /// the path's queues.
     ///
-    /// `flows` is the number of flows that this receiver serves ([`ActiveFlows`](super::ActiveFlows)). If the last hop is the busiest, they share its link, and
-    /// `W_ai` is half of the link's headroom divided by them. For a flow above its share it is at most the configured one. If another hop
-    /// is the busiest, it is the configured one.
+    /// `flows` is the number of flows that this receiver serves ([`ActiveFlows`](super::ActiveFlows)). If the last hop is the busiest, they
+    /// share its link, and `W_ai` is half of the link's headroom divided by them. For a flow above its share it is at most the configured
+    /// one. If another hop is the busiest, it is the configured one, but at most a fiftieth of the geometric mean of that link's rate and
+    /// the flow's.
     pub fn on_telemetry(&mut self, now: Instant, path: &PathTelemetry, flows: NonZeroU32) -> Option<u64> {
         let base_rtt = self.hpcc.config.base_rtt;
         let reading = self.hpcc.records.record(now, path, base_rtt);
@@ -62,15 +63,19 @@ impl RxHpcc {
             (self.last_hop, self.last_capacity) = (index, hop.bandwidth);
             queueing = queueing.saturating_add(hop.bandwidth.time_for(hop.queue));
         }
-        let (busiest, inflight) = match reading {
-            PathReading::Measured(busiest, inflight) => (busiest, inflight),
+        let measured = match reading {
+            PathReading::Measured(busiest, inflight) => {
+                let bandwidth =
+                    path.hops().find(|(index, _)| *index == busiest).map(|(_, hop)| hop.bandwidth);
+                (busiest, bandwidth.unwrap_or(self.last_capacity), inflight)
+            }
             PathReading::FirstPath => {
                 self.last_update = Some(now);
                 return None;
             }
             PathReading::NewPath | PathReading::Nothing => return self.repeat(now, path),
         };
-        self.react(now, (busiest, inflight), queueing, flows)
+        self.react(now, measured, queueing, flows)
     }
 
     /// Returns the window again if none was sent for as long as queues may drain: telemetry arrives, although it cannot be measured, and a
@@ -94,13 +99,13 @@ impl RxHpcc {
         // In-flight bytes beyond B * T are queued.
         let excess = (inflight.utilisation - 1.0).clamp(0.0, Inflight::MAX);
         let queueing = self.hpcc.config.base_rtt.mul_f64(excess);
-        self.react(now, (self.last_hop, inflight), queueing, flows)
+        self.react(now, (self.last_hop, self.last_capacity, inflight), queueing, flows)
     }
 
     fn react(
         &mut self,
         now: Instant,
-        (busiest, inflight): (HopIndex, Inflight),
+        measured: (HopIndex, Rate, Inflight),
         queueing: Duration,
         flows: NonZeroU32,
     ) -> Option<u64> {
@@ -113,7 +118,7 @@ impl RxHpcc {
             self.answered_at = self.answered_at.map(|at| at.max(drained_at));
         }
         let due = has_passed && self.answered_at.is_none_or(|at| now > at);
-        self.update(busiest, inflight, flows, due);
+        self.update(measured, flows, due);
         due.then(|| {
             self.last_update = Some(now);
             self.answered_at = Some(drained_at.after(base_rtt));
@@ -121,10 +126,18 @@ impl RxHpcc {
         })
     }
 
-    fn update(&mut self, busiest: HopIndex, inflight: Inflight, flows: NonZeroU32, due: bool) {
+    fn update(
+        &mut self,
+        (busiest, bandwidth, inflight): (HopIndex, Rate, Inflight),
+        flows: NonZeroU32,
+        due: bool,
+    ) {
         self.hpcc.smooth(inflight);
         if busiest != self.last_hop {
-            return self.hpcc.compute_rate(due, self.hpcc.config.bounds());
+            let mut bounds = self.hpcc.config.bounds();
+            // Nobody counts the flows of this link, so the configured increase, for one flow by default, may be too much for all of them.
+            bounds.additive_increase = bounds.additive_increase.min(self.hpcc.pull(bandwidth));
+            return self.hpcc.compute_rate(due, bounds);
         }
         let at_last_hop = self.at_last_hop(flows);
         let part = (1.0 - ROOM / f64::from(flows.get())).max(FLOOR);

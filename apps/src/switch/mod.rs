@@ -104,9 +104,10 @@ pub struct Args {
     /// Longest pause of this process that a link makes up for in one burst
     #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = units::duration)]
     catch_up: Duration,
-    /// Switch id in the telemetry's path id, 12 bits
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(0..=4095))]
-    switch_id: u16,
+    /// Switch id in the telemetry's path id, 12 bits; switches on a path need different ones
+    /// [default: a hash of the first port's Ethernet address]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=4095))]
+    switch_id: Option<u16>,
     /// Forget a station after this time without a frame
     #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::duration)]
     age: Duration,
@@ -186,8 +187,11 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let config = settings::switch_config(args)?;
     let rules = settings::rules(args)?;
-    let config = SwitchConfig { rules: rules.for_switch(), ..config };
-    let switch = Switch::new(&config).map_err(|wrong| Failure::usage(wrong.to_string()))?;
+    let mut config = SwitchConfig { rules: rules.for_switch(), ..config };
+    let switch =
+        |config: &SwitchConfig| Switch::new(config).map_err(|wrong| Failure::usage(wrong.to_string()));
+    // Wrong settings are refused before a port is opened.
+    drop(switch(&config)?);
     settings::warn_of_rates_without_code(&config);
     let signals = Signals::listen()?;
     if let Some(PortSpec::Udp(name)) = args.ports.iter().find(|port| matches!(port, PortSpec::Udp(_))) {
@@ -199,6 +203,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let Showing { reports, thread } = Show::start(names.clone(), args.json.clone())?;
     let bound = args.control.as_deref().map(Bound::at).transpose()?;
     let ports = open(args)?;
+    if let (None, Some(port)) = (args.switch_id, ports.first()) {
+        config.id = settings::default_id(port.info().mac);
+    }
+    let switch = switch(&config)?;
     let begin = std::time::Instant::now();
     let control = bound.map(|bound| bound.serve(rules, begin));
     outln!("{}", show::opening(args))?;

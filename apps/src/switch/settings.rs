@@ -7,6 +7,7 @@ use crate::units;
 use cc::Rate;
 use datapath::port_spec::PortSpec;
 use fabric::{Direct, FaultConfig, PortConfig, Probability, Red, SecondClass, SwitchConfig};
+use roce::wire::Mac;
 use roce::wire::format::Numbers;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -150,12 +151,20 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     let direct = told(args)?;
     let ports = args.ports.iter().map(|port| PortConfig { direct, ..port_config(args, port) }).collect();
     Ok(SwitchConfig {
-        id: args.switch_id,
+        id: args.switch_id.unwrap_or_default(),
         ports,
         station_age: args.age,
         numbers: numbers(args)?,
         ..SwitchConfig::default()
     })
+}
+
+/// Returns the id of a switch without `--switch-id`. Switches with the same id on a path hide each other from the path id.
+pub fn default_id(mac: Mac) -> u16 {
+    // Fibonacci hashing: similar addresses, such as those of one machine, get different ids.
+    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+    let [a, b, c, d, e, f] = mac.0;
+    (u64::from_be_bytes([0, 0, a, b, c, d, e, f]).wrapping_mul(GOLDEN) >> (64 - 12)) as u16
 }
 
 /// Warns of rates that telemetry cannot express, because HPCC++ receives no telemetry from these ports.
@@ -234,6 +243,22 @@ mod tests {
         let words = std::iter::once("switch").chain(line.split_whitespace());
         let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
         switch_config(&line.args).map_err(|failure| failure.to_string())
+    }
+
+    /// Ports of one machine, ports of one kind of NIC, and the addresses that tests use.
+    #[test]
+    fn switches_with_similar_addresses_have_different_default_ids() {
+        for first in [Mac([2, 0, 0, 0, 0, 1]), Mac([0x52, 0x54, 0, 0x12, 0x34, 0])] {
+            let mut ids: Vec<_> = (0..64)
+                .map(|number| Mac([first.0[0], first.0[1], first.0[2], first.0[3], first.0[4], number]))
+                .map(default_id)
+                .collect();
+            assert!(ids.iter().all(|id| *id <= 4095), "{ids:?}");
+            ids.sort_unstable();
+            ids.dedup();
+            assert_eq!(ids.len(), 64);
+        }
+        assert_eq!(config("--port a --port b --switch-id 7").unwrap().id, 7);
     }
 
     #[test]

@@ -273,11 +273,14 @@ impl CongestionController for Hpcc {
         }
     }
 
-    /// Applies lines 22 to 26 to the receiver's measurement; the first one only sets `lastUpdateSeq`.
+    /// Applies lines 22 to 26 to a share that the receiver or a switch measured. The first one sets `lastUpdateSeq`, so that the whole first
+    /// window reacts relative to the initial rate. One over no time describes nothing.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.last_update_seq == 0 {
             self.last_update_seq = ack.next;
-            return;
+            if busiest.interval == 0 {
+                return;
+            }
         }
         self.react(ack, *busiest, self.config.bounds());
     }

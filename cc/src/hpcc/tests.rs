@@ -88,6 +88,18 @@ fn the_first_acknowledgements_of_a_lone_flow_give_the_authors_rates() {
     assert_eq!(hpcc.window(), 52_000 * 95_161_977_309 / 100_000_000_000);
 }
 
+/// pan-01 6.3: a switch that is congested in the first window responds directly.
+#[test]
+fn the_first_share_lowers_the_rate_and_leaves_the_reference() {
+    let mut hpcc = Hpcc::new(config()).unwrap();
+    hpcc.on_inflight(&ack(4188, 1000, 49_000), &Inflight { utilisation: 4.0, interval: 0 });
+    assert_eq!((hpcc.rate(), hpcc.last_update_seq()), (Rate::from_gbps(100), 49_000));
+    let mut hpcc = Hpcc::new(config()).unwrap();
+    hpcc.on_inflight(&ack(4188, 1000, 49_000), &Inflight { utilisation: 4.0, interval: 4160 });
+    assert!(hpcc.rate() < Rate::from_gbps(25), "{:?}", hpcc.rate());
+    assert_eq!((hpcc.reference_rate(), hpcc.last_update_seq()), (Rate::from_gbps(100), 49_000));
+}
+
 #[test]
 fn the_reference_moves_only_on_an_acknowledgement_past_the_last_update() {
     let mut hpcc = started();

@@ -2,8 +2,8 @@
 
 use crate::{
     Ack, ConfigError, CongestionController, Dcqcn, DcqcnConfig, Dctcp, DctcpConfig, Feedback, Fixed, Hpcc,
-    HpccConfig, HpccReceiver, Inflight, Instant, PathRecords, PathTelemetry, PowerTcp, Rate, ReceiverLink,
-    RecordedHop, Registered, Registration, Swift, SwiftConfig,
+    HpccConfig, HpccReceiver, Inflight, Instant, Parameters, PathRecords, PathTelemetry, Rate, ReceiverLink,
+    RecordedHop, Registered, Registration,
 };
 
 /// An algorithm with its parameters.
@@ -23,16 +23,12 @@ pub enum AlgorithmConfig {
     HpccFair(HpccConfig),
     /// HPCC++, computed at the receiver (rtgwg-00 6.3.2).
     HpccReceiver(HpccConfig),
-    /// PowerTCP, with HPCC++'s telemetry and parameters.
-    PowerTcp(HpccConfig),
     /// DCTCP (draft-bensley-tcpm-dctcp-01).
     Dctcp(DctcpConfig),
     /// DCQCN, for hardware peers.
     Dcqcn(DcqcnConfig),
-    /// Delay-based control, as in Swift.
-    Swift(SwiftConfig),
-    /// A registered algorithm, such as one of another crate.
-    Registered(&'static Registration, HpccConfig),
+    /// A registered algorithm: one of [`BUILT_IN`](crate::BUILT_IN), or of another crate.
+    Registered(&'static Registration, Parameters),
 }
 
 impl AlgorithmConfig {
@@ -48,10 +44,8 @@ impl AlgorithmConfig {
             Self::HpccReceiver(config) => Algorithm::HpccReceiver(HpccReceiver::new(config)?),
             Self::Dctcp(config) => Algorithm::Dctcp(Dctcp::new(config)?),
             Self::Dcqcn(config) => Algorithm::Dcqcn(Dcqcn::new(config)?),
-            Self::PowerTcp(config) => Algorithm::PowerTcp(PowerTcp::new(config)?),
-            Self::Swift(config) => Algorithm::Swift(Swift::new(config)?),
-            Self::Registered(registration, config) => {
-                Algorithm::Registered(Registered::new(registration, config)?)
+            Self::Registered(registration, ref parameters) => {
+                Algorithm::Registered(Registered::new(registration, parameters)?)
             }
         })
     }
@@ -62,12 +56,7 @@ impl AlgorithmConfig {
         match self {
             Self::Dctcp(_) | Self::Dcqcn(_) => true,
             Self::Registered(registration, _) => matches!(registration.feedback, Feedback::Marks),
-            Self::Fixed { .. }
-            | Self::Hpcc(_)
-            | Self::HpccFair(_)
-            | Self::HpccReceiver(_)
-            | Self::PowerTcp(_)
-            | Self::Swift(_) => false,
+            Self::Fixed { .. } | Self::Hpcc(_) | Self::HpccFair(_) | Self::HpccReceiver(_) => false,
         }
     }
 
@@ -76,18 +65,16 @@ impl AlgorithmConfig {
     pub const fn line_rate(&self) -> Option<Rate> {
         match self {
             Self::Fixed { .. } => None,
-            Self::Hpcc(config)
-            | Self::HpccFair(config)
-            | Self::HpccReceiver(config)
-            | Self::PowerTcp(config)
-            | Self::Registered(_, config) => Some(config.line_rate),
-            Self::Swift(config) => Some(config.line_rate),
+            Self::Hpcc(config) | Self::HpccFair(config) | Self::HpccReceiver(config) => {
+                Some(config.line_rate)
+            }
+            Self::Registered(_, parameters) => Some(parameters.hpcc.line_rate),
             Self::Dctcp(config) => Some(config.line_rate),
             Self::Dcqcn(config) => Some(config.line_rate),
         }
     }
 
-    /// Returns the parameters of an algorithm that needs telemetry: HPCC++ (sender or receiver), PowerTCP, or a registered one.
+    /// Returns the parameters of an algorithm that needs telemetry: HPCC++ (sender or receiver), or a registered one.
     #[must_use]
     pub const fn as_hpcc(&self) -> Option<&HpccConfig> {
         match self {
@@ -100,24 +87,25 @@ impl AlgorithmConfig {
     #[must_use]
     pub const fn as_sender_with_telemetry(&self) -> Option<&HpccConfig> {
         match self {
-            Self::Hpcc(config) | Self::HpccFair(config) | Self::PowerTcp(config) => Some(config),
-            Self::Registered(Registration { feedback: Feedback::Telemetry, .. }, config) => Some(config),
+            Self::Hpcc(config) | Self::HpccFair(config) => Some(config),
+            Self::Registered(Registration { feedback: Feedback::Telemetry, .. }, parameters) => {
+                Some(&parameters.hpcc)
+            }
             Self::Registered(..)
             | Self::HpccReceiver(_)
             | Self::Fixed { .. }
             | Self::Dctcp(_)
-            | Self::Dcqcn(_)
-            | Self::Swift(_) => None,
+            | Self::Dcqcn(_) => None,
         }
     }
 
     /// Returns whether the algorithm computes with round trips, and neither with telemetry nor with marks.
     #[must_use]
     pub const fn is_by_delay(&self) -> bool {
-        matches!(self, Self::Swift(_) | Self::Registered(Registration { feedback: Feedback::Delay, .. }, _))
+        matches!(self, Self::Registered(Registration { feedback: Feedback::Delay, .. }, _))
     }
 
-    /// Returns the name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `powertcp`, `dctcp`, `dcqcn`, `swift`, or that of a registration.
+    /// Returns the name: `fixed`, `hpcc`, `hpcc-fair`, `hpcc-rx`, `dctcp`, `dcqcn`, or that of a registration.
     #[must_use]
     pub const fn name(&self) -> &'static str {
         match self {
@@ -127,8 +115,6 @@ impl AlgorithmConfig {
             Self::HpccReceiver(_) => "hpcc-rx",
             Self::Dctcp(_) => "dctcp",
             Self::Dcqcn(_) => "dcqcn",
-            Self::PowerTcp(_) => "powertcp",
-            Self::Swift(_) => "swift",
             Self::Registered(registration, _) => registration.name,
         }
     }
@@ -136,6 +122,7 @@ impl AlgorithmConfig {
 
 /// A congestion controller of any kind, stored inline in its queue pair. Only a registered one is allocated, once.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "HPCC++ is what most queue pairs run, and is kept inline")]
 pub enum Algorithm {
     /// A constant window.
     Fixed(Fixed),
@@ -147,10 +134,6 @@ pub enum Algorithm {
     Dctcp(Dctcp),
     /// DCQCN.
     Dcqcn(Dcqcn),
-    /// PowerTCP.
-    PowerTcp(PowerTcp),
-    /// Delay-based control, as in Swift.
-    Swift(Swift),
     /// A registered algorithm.
     Registered(Registered),
 }
@@ -166,8 +149,6 @@ impl Algorithm {
             Self::HpccReceiver(_) => "hpcc-rx",
             Self::Dctcp(_) => "dctcp",
             Self::Dcqcn(_) => "dcqcn",
-            Self::PowerTcp(_) => "powertcp",
-            Self::Swift(_) => "swift",
             Self::Registered(registered) => registered.registration().name,
         }
     }
@@ -181,9 +162,7 @@ impl Algorithm {
             Self::HpccReceiver(hpcc) => Some(hpcc.config().line_rate),
             Self::Dctcp(dctcp) => Some(dctcp.config().line_rate),
             Self::Dcqcn(dcqcn) => Some(dcqcn.config().line_rate),
-            Self::PowerTcp(power) => Some(power.config().line_rate),
-            Self::Swift(swift) => Some(swift.config().line_rate),
-            Self::Registered(registered) => Some(registered.config().line_rate),
+            Self::Registered(registered) => Some(registered.line_rate()),
         }
     }
 
@@ -191,7 +170,6 @@ impl Algorithm {
     #[must_use]
     pub const fn is_by_delay(&self) -> bool {
         match self {
-            Self::Swift(_) => true,
             Self::Registered(registered) => matches!(registered.registration().feedback, Feedback::Delay),
             _ => false,
         }
@@ -216,8 +194,6 @@ impl Algorithm {
             | Self::HpccReceiver(_)
             | Self::Dctcp(_)
             | Self::Dcqcn(_)
-            | Self::PowerTcp(_)
-            | Self::Swift(_)
             | Self::Registered(_) => None,
         }
     }
@@ -228,29 +204,14 @@ impl Algorithm {
         match self {
             Self::Hpcc(hpcc) => *hpcc = hpcc.starting_at(rate),
             Self::Dcqcn(dcqcn) => dcqcn.continue_at(rate),
-            Self::Fixed(_)
-            | Self::HpccReceiver(_)
-            | Self::Dctcp(_)
-            | Self::PowerTcp(_)
-            | Self::Swift(_)
-            | Self::Registered(_) => {}
+            Self::Fixed(_) | Self::HpccReceiver(_) | Self::Dctcp(_) | Self::Registered(_) => {}
         }
     }
 
-    /// Returns the last telemetry of each hop of the path, in path order. Empty before the first telemetry, and for algorithms other than
-    /// HPCC++ at the sender and PowerTCP.
+    /// Returns the last telemetry of each hop of the path, in path order. Empty before the first telemetry, and for algorithms without
+    /// [`records`](CongestionController::records).
     pub fn hops(&self) -> impl Iterator<Item = RecordedHop> {
-        let records = match self {
-            Self::Hpcc(hpcc) => Some(hpcc.records()),
-            Self::PowerTcp(power) => Some(power.records()),
-            Self::Fixed(_)
-            | Self::HpccReceiver(_)
-            | Self::Dctcp(_)
-            | Self::Dcqcn(_)
-            | Self::Swift(_)
-            | Self::Registered(_) => None,
-        };
-        records.into_iter().flat_map(PathRecords::hops)
+        self.records().into_iter().flat_map(PathRecords::hops)
     }
 }
 
@@ -262,8 +223,6 @@ macro_rules! delegate {
             Algorithm::HpccReceiver($controller) => $call,
             Algorithm::Dctcp($controller) => $call,
             Algorithm::Dcqcn($controller) => $call,
-            Algorithm::PowerTcp($controller) => $call,
-            Algorithm::Swift($controller) => $call,
             Algorithm::Registered($controller) => $call,
         }
     };
@@ -315,6 +274,10 @@ impl CongestionController for Algorithm {
         delegate!(self, controller => controller.on_timeout(now));
     }
 
+    fn records(&self) -> Option<&PathRecords> {
+        delegate!(self, controller => controller.records())
+    }
+
     #[inline]
     fn window(&self) -> u64 {
         delegate!(self, controller => controller.window())
@@ -329,7 +292,7 @@ impl CongestionController for Algorithm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ConfigError;
+    use crate::{ConfigError, POWERTCP, SWIFT};
     use core::num::NonZeroU32;
     use core::time::Duration;
 
@@ -341,8 +304,8 @@ mod tests {
             AlgorithmConfig::Hpcc(hpcc),
             AlgorithmConfig::HpccFair(hpcc),
             AlgorithmConfig::HpccReceiver(hpcc),
-            AlgorithmConfig::PowerTcp(hpcc),
-            AlgorithmConfig::Swift(SwiftConfig::new(line, rtt)),
+            AlgorithmConfig::Registered(&POWERTCP, hpcc.into()),
+            AlgorithmConfig::Registered(&SWIFT, hpcc.into()),
             AlgorithmConfig::Dctcp(DctcpConfig::new(line, rtt)),
             AlgorithmConfig::Dcqcn(DcqcnConfig::new(line, Some(rtt))),
         ] {

@@ -1,6 +1,6 @@
 //! Line rate and base RTT that are measured while a device runs, and the settings that are derived from them.
 
-use crate::{Algorithm, AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
+use crate::{Algorithm, AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Parameters, Rate};
 use core::time::Duration;
 
 /// Returns `rate`, chosen for a link of rate `before`, scaled to one of rate `line`; at most `line`.
@@ -19,8 +19,8 @@ fn derived<T: PartialEq>(parameter: T, before: T, now: T) -> T {
 }
 
 impl AlgorithmConfig {
-    /// Returns the settings for a link of another rate. The increases of HPCC++, PowerTCP and DCQCN are scaled with it; those of DCTCP and
-    /// Swift, and every lowest rate, are limited to `line_rate`. A fixed window does not change.
+    /// Returns the settings for a link of another rate. The increases of HPCC++ and DCQCN are scaled with it; that of DCTCP, a
+    /// configured one of a registered algorithm, and every lowest rate are limited to `line_rate`. A fixed window does not change.
     #[must_use]
     pub fn at_line_rate(self, line_rate: Rate) -> Self {
         let hpcc = |config: HpccConfig| HpccConfig {
@@ -34,8 +34,11 @@ impl AlgorithmConfig {
             Self::Hpcc(config) => Self::Hpcc(hpcc(config)),
             Self::HpccFair(config) => Self::HpccFair(hpcc(config)),
             Self::HpccReceiver(config) => Self::HpccReceiver(hpcc(config)),
-            Self::PowerTcp(config) => Self::PowerTcp(hpcc(config)),
-            Self::Registered(registration, config) => Self::Registered(registration, hpcc(config)),
+            Self::Registered(registration, parameters) => {
+                let additive_increase = parameters.additive_increase.map(|rate| rate.min(line_rate));
+                let hpcc = hpcc(parameters.hpcc);
+                Self::Registered(registration, Parameters { hpcc, additive_increase, ..parameters })
+            }
             Self::Dctcp(config) => Self::Dctcp(DctcpConfig {
                 line_rate,
                 min_rate: config.min_rate.min(line_rate),
@@ -55,18 +58,12 @@ impl AlgorithmConfig {
                     ..config
                 })
             }
-            Self::Swift(config) => Self::Swift(SwiftConfig {
-                line_rate,
-                min_rate: config.min_rate.min(line_rate),
-                additive_increase: config.additive_increase.min(line_rate),
-                ..config
-            }),
         }
     }
 }
 
 impl AlgorithmConfig {
-    /// Returns the settings for a path of another base RTT, clamped to 1 ns to [`HpccConfig::MAX_BASE_RTT`]. DCTCP and Swift keep lowest
+    /// Returns the settings for a path of another base RTT, clamped to 1 ns to [`HpccConfig::MAX_BASE_RTT`]. DCTCP keeps lowest
     /// rate and gain, DCQCN its lowest rate, and their other parameters become the defaults. A fixed window, and DCQCN without a base RTT,
     /// do not change.
     #[must_use]
@@ -77,13 +74,12 @@ impl AlgorithmConfig {
             Self::Hpcc(config) => Self::Hpcc(HpccConfig { base_rtt, ..config }),
             Self::HpccFair(config) => Self::HpccFair(HpccConfig { base_rtt, ..config }),
             Self::HpccReceiver(config) => Self::HpccReceiver(HpccConfig { base_rtt, ..config }),
-            Self::PowerTcp(config) => Self::PowerTcp(HpccConfig { base_rtt, ..config }),
-            Self::Registered(registration, config) => {
-                Self::Registered(registration, HpccConfig { base_rtt, ..config })
+            Self::Registered(registration, parameters) => {
+                let hpcc = HpccConfig { base_rtt, ..parameters.hpcc };
+                Self::Registered(registration, Parameters { hpcc, ..parameters })
             }
             Self::Dctcp(config) => Self::Dctcp(dctcp(config, base_rtt)),
             Self::Dcqcn(config) => Self::Dcqcn(dcqcn(config, base_rtt)),
-            Self::Swift(config) => Self::Swift(swift(config, base_rtt)),
         }
     }
 }
@@ -96,10 +92,8 @@ impl Algorithm {
         match self {
             Self::Fixed(_) | Self::Dcqcn(_) | Self::HpccReceiver(_) => {}
             Self::Hpcc(running) => running.config_mut().base_rtt = base_rtt,
-            Self::PowerTcp(running) => running.config_mut().base_rtt = base_rtt,
             Self::Dctcp(running) => *running.config_mut() = dctcp(*running.config(), base_rtt),
             Self::Registered(running) => running.set_base_rtt(base_rtt),
-            Self::Swift(running) => *running.config_mut() = swift(*running.config(), base_rtt),
         }
     }
 }
@@ -130,21 +124,10 @@ fn dcqcn(config: DcqcnConfig, base_rtt: Duration) -> DcqcnConfig {
     }
 }
 
-fn swift(config: SwiftConfig, base_rtt: Duration) -> SwiftConfig {
-    let [before, now] = [config.base_rtt, base_rtt].map(|rtt| SwiftConfig::new(config.line_rate, rtt));
-    SwiftConfig {
-        base_rtt,
-        hop_delay: derived(config.hop_delay, before.hop_delay, now.hop_delay),
-        flow_delay: derived(config.flow_delay, before.flow_delay, now.flow_delay),
-        additive_increase: derived(config.additive_increase, before.additive_increase, now.additive_increase),
-        ..config
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::CongestionController;
+    use crate::{CongestionController, SWIFT};
     use core::num::NonZeroU32;
 
     #[test]
@@ -159,8 +142,10 @@ mod tests {
         let dcqcn =
             |line| AlgorithmConfig::Dcqcn(DcqcnConfig { min_rate: least, ..DcqcnConfig::new(line, None) });
         assert_eq!(dcqcn(fast).at_line_rate(slow), dcqcn(slow));
-        let swift =
-            |line| AlgorithmConfig::Swift(SwiftConfig { min_rate: least, ..SwiftConfig::new(line, rtt) });
+        let swift = |line| {
+            let config = HpccConfig { min_rate: least, ..HpccConfig::new(line, rtt, NonZeroU32::MIN) };
+            AlgorithmConfig::Registered(&SWIFT, config.into())
+        };
         assert_eq!(swift(fast).at_line_rate(slow), swift(slow));
         let dctcp =
             |line| AlgorithmConfig::Dctcp(DctcpConfig { min_rate: least, ..DctcpConfig::new(line, rtt) });

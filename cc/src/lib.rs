@@ -9,6 +9,7 @@
 extern crate alloc;
 
 mod algorithm;
+mod built_in;
 mod dcqcn;
 mod dctcp;
 mod error;
@@ -16,14 +17,13 @@ mod fixed;
 mod hpcc;
 mod learned;
 mod limits;
-mod powertcp;
 mod rate;
 mod registered;
-mod swift;
 mod telemetry;
 mod time;
 
 pub use algorithm::{Algorithm, AlgorithmConfig};
+pub use built_in::{BUILT_IN, POWERTCP, SWIFT};
 pub use dcqcn::{Dcqcn, DcqcnConfig};
 pub use dctcp::{Dctcp, DctcpConfig};
 pub use error::ConfigError;
@@ -32,10 +32,8 @@ pub use hpcc::{
     ActiveFlows, FlowMark, Hpcc, HpccConfig, HpccReceiver, Inflight, PathRecords, PublishedFlows,
     ReceiverLink, RecordedHop, RxHpcc,
 };
-pub use powertcp::PowerTcp;
 pub use rate::Rate;
-pub use registered::{Feedback, Registered, Registration};
-pub use swift::{Swift, SwiftConfig};
+pub use registered::{Feedback, Parameters, Registered, Registration};
 pub use telemetry::{Counter, Hop, HopIndex, MAX_HOPS, PathTelemetry};
 pub use time::Instant;
 
@@ -74,7 +72,7 @@ pub trait CongestionController: fmt::Debug {
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
         let _ = (ack, path);
     }
-    /// Handles the receiver's measurement of the busiest hop, which contains only its load (rtgwg-00 9.1). [`Hpcc`] and [`PowerTcp`] use it.
+    /// Handles the receiver's measurement of the busiest hop, which contains only its load (rtgwg-00 9.1). [`Hpcc`] and [`POWERTCP`] use it.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         let _ = (ack, busiest);
     }
@@ -111,6 +109,10 @@ pub trait CongestionController: fmt::Debug {
     /// Changes the base RTT, because another one was measured. Called for a [`Registered`] algorithm only if none is configured.
     fn set_base_rtt(&mut self, base_rtt: Duration) {
         let _ = base_rtt;
+    }
+    /// Returns the last telemetry of the path's hops, which observers show; `None` if the algorithm keeps none.
+    fn records(&self) -> Option<&PathRecords> {
+        None
     }
     /// Returns the limit on in-flight payload bytes. The sender stops when they reach it.
     fn window(&self) -> u64;

@@ -1,8 +1,9 @@
-//! Algorithms that the enum [`Algorithm`](crate::Algorithm) does not contain, such as those of other crates.
+//! Algorithms that the enum [`Algorithm`](crate::Algorithm) does not contain: [`BUILT_IN`](crate::BUILT_IN), and those of other crates.
 
-use crate::{Ack, ConfigError, CongestionController, HpccConfig, PathTelemetry, Rate};
+use crate::{Ack, ConfigError, CongestionController, HpccConfig, PathTelemetry, Rate, limits};
 use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
+use core::time::Duration;
 
 /// What an algorithm computes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,12 +41,14 @@ pub enum Feedback {
 /// static HALVING: Registration = Registration {
 ///     name: "halving",
 ///     feedback: Feedback::Delay,
-///     build: |config| Box::new(Halving(*config, config.line_rate)),
+///     flows: 1,
+///     keys: &[],
+///     build: |parameters| Box::new(Halving(parameters.hpcc, parameters.hpcc.line_rate)),
 /// };
 ///
 /// # fn main() -> Result<(), ferroce_cc::ConfigError> {
 /// let config = HpccConfig::new(Rate::from_gbps(100), std::time::Duration::from_micros(5), std::num::NonZeroU32::MIN);
-/// let algorithm = AlgorithmConfig::Registered(&HALVING, config).build()?;
+/// let algorithm = AlgorithmConfig::Registered(&HALVING, config.into()).build()?;
 /// assert_eq!(algorithm.name(), "halving");
 /// # Ok(())
 /// # }
@@ -56,8 +59,13 @@ pub struct Registration {
     pub name: &'static str,
     /// What the algorithm computes with.
     pub feedback: Feedback,
+    /// Number of flows on a link from which [`HpccConfig::additive_increase`] follows, unless the setting `flows` has another.
+    pub flows: u32,
+    /// Settings of this algorithm beside those of all algorithms with its feedback, each with its default for the reference: the fields of
+    /// [`Parameters`] that it uses.
+    pub keys: &'static [(&'static str, &'static str)],
     /// Creates the controller of a queue pair. The parameters are within their limits. An algorithm may ignore those that it does not need.
-    pub build: fn(&HpccConfig) -> Box<dyn CongestionController + Send>,
+    pub build: fn(&Parameters) -> Box<dyn CongestionController + Send>,
 }
 
 /// Registrations are equal if their names are.
@@ -67,12 +75,53 @@ impl PartialEq for Registration {
     }
 }
 
+impl Eq for Registration {}
+
+/// The parameters of a registered algorithm. Those that are `None` have the algorithm's default.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Parameters {
+    /// Rates, base RTT, and what an algorithm with telemetry computes with.
+    pub hpcc: HpccConfig,
+    /// Increase of the rate per round trip. At most the line rate.
+    pub additive_increase: Option<Rate>,
+    /// Weight of what is new, in a cut or in an average. Above 0, at most 1.
+    pub gain: Option<f64>,
+    /// Queueing delay that is allowed to every flow beyond the base RTT. At most 1 s.
+    pub hop_delay: Option<Duration>,
+    /// Further delay that is allowed to a flow of one packet in flight. At most 1 s.
+    pub flow_delay: Option<Duration>,
+}
+
+impl From<HpccConfig> for Parameters {
+    fn from(hpcc: HpccConfig) -> Self {
+        Self { hpcc, additive_increase: None, gain: None, hop_delay: None, flow_delay: None }
+    }
+}
+
+impl Parameters {
+    /// Checks that every parameter is within its limits.
+    ///
+    /// # Errors
+    /// Returns the first parameter that is not, with its limits.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.hpcc.validate()?;
+        for (what, delay) in [("hop delay", self.hop_delay), ("flow delay", self.flow_delay)] {
+            if let Some(interval) = delay.filter(|&delay| delay > Duration::from_secs(1)) {
+                return Err(ConfigError::Delay { what, interval });
+            }
+        }
+        self.gain.map_or(Ok(()), limits::gain)?;
+        limits::increase(self.additive_increase.unwrap_or_default(), self.hpcc.line_rate)
+    }
+}
+
 /// The controller of a registered algorithm. Its results are limited: the window is at least 1 byte, and the rate is between the configured
 /// lowest rate and the line rate.
 #[derive(Debug)]
 pub struct Registered {
     registration: &'static Registration,
-    config: HpccConfig,
+    line_rate: Rate,
+    min_rate: Rate,
     controller: Box<dyn CongestionController + Send>,
 }
 
@@ -81,9 +130,10 @@ impl Registered {
     ///
     /// # Errors
     /// Returns a [`ConfigError`] if a parameter is out of its limits.
-    pub fn new(registration: &'static Registration, config: HpccConfig) -> Result<Self, ConfigError> {
-        config.validate()?;
-        Ok(Self { registration, config, controller: (registration.build)(&config) })
+    pub fn new(registration: &'static Registration, parameters: &Parameters) -> Result<Self, ConfigError> {
+        parameters.validate()?;
+        let HpccConfig { line_rate, min_rate, .. } = parameters.hpcc;
+        Ok(Self { registration, line_rate, min_rate, controller: (registration.build)(parameters) })
     }
 
     /// Returns the algorithm's registration.
@@ -92,10 +142,10 @@ impl Registered {
         self.registration
     }
 
-    /// Returns the parameters of the controller.
+    /// Returns the rate of the sender's link.
     #[must_use]
-    pub const fn config(&self) -> &HpccConfig {
-        &self.config
+    pub const fn line_rate(&self) -> Rate {
+        self.line_rate
     }
 
     // These precede the methods of the same names that `Deref` provides.
@@ -123,7 +173,7 @@ impl Registered {
 
     #[cold]
     pub(crate) fn pacing_rate(&self) -> Option<Rate> {
-        self.controller.pacing_rate().map(|rate| rate.clamp(self.config.min_rate, self.config.line_rate))
+        self.controller.pacing_rate().map(|rate| rate.clamp(self.min_rate, self.line_rate))
     }
 }
 
@@ -170,13 +220,18 @@ mod tests {
         }
     }
 
-    static EXTREME: Registration =
-        Registration { name: "extreme", feedback: Feedback::Marks, build: |_| Box::new(Extreme(0)) };
+    static EXTREME: Registration = Registration {
+        name: "extreme",
+        feedback: Feedback::Marks,
+        flows: 1,
+        keys: &[],
+        build: |_| Box::new(Extreme(0)),
+    };
 
     #[test]
     fn windows_and_rates_of_a_registered_algorithm_are_limited() {
         let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(5), NonZeroU32::MIN);
-        let mut algorithm = AlgorithmConfig::Registered(&EXTREME, config).build().unwrap();
+        let mut algorithm = AlgorithmConfig::Registered(&EXTREME, config.into()).build().unwrap();
         let mut found = Vec::new();
         for _ in 0..EXTREMES.len() {
             found.push((algorithm.window(), algorithm.pacing_rate()));
@@ -192,10 +247,10 @@ mod tests {
     #[test]
     fn a_registered_algorithm_has_the_feedback_of_its_registration() {
         let config = HpccConfig::new(Rate::from_gbps(10), Duration::from_micros(5), NonZeroU32::MIN);
-        let algorithm = AlgorithmConfig::Registered(&EXTREME, config);
+        let algorithm = AlgorithmConfig::Registered(&EXTREME, config.into());
         assert!(algorithm.wants_ecn() && algorithm.as_hpcc().is_none());
         assert_eq!((algorithm.name(), algorithm.line_rate()), ("extreme", Some(config.line_rate)));
         let wrong = HpccConfig { min_rate: Rate::from_bps(0), ..config };
-        assert!(AlgorithmConfig::Registered(&EXTREME, wrong).build().is_err());
+        assert!(AlgorithmConfig::Registered(&EXTREME, wrong.into()).build().is_err());
     }
 }

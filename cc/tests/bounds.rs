@@ -4,7 +4,7 @@ extern crate ferroce_cc as cc;
 
 use cc::{
     Ack, AlgorithmConfig, CongestionController, Counter, DcqcnConfig, DctcpConfig, Hop, HpccConfig, Inflight,
-    Instant, MAX_HOPS, PathTelemetry, Rate, ReceiverLink, RxHpcc, SwiftConfig,
+    Instant, MAX_HOPS, POWERTCP, Parameters, PathTelemetry, Rate, ReceiverLink, RxHpcc, SWIFT,
 };
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -48,13 +48,16 @@ fn hpcc() -> impl Strategy<Value = (Bounds, HpccConfig)> {
 
 fn swift() -> impl Strategy<Value = (Bounds, AlgorithmConfig)> {
     let delay = || (0u64..=1_000_000_000).prop_map(Duration::from_nanos);
-    (bounds(), 1e-9f64..=1.0, delay(), delay(), any::<u64>()).prop_map(
-        |(at, gain, hop_delay, flow_delay, any)| {
-            let Bounds { line_rate, min_rate, base_rtt } = at;
-            let additive_increase = Rate::from_bps(any % (line_rate.as_bps() + 1));
-            let config =
-                SwiftConfig { base_rtt, line_rate, min_rate, hop_delay, flow_delay, additive_increase, gain };
-            (at, AlgorithmConfig::Swift(config))
+    (hpcc(), 1e-9f64..=1.0, delay(), delay(), any::<u64>()).prop_map(
+        |((at, hpcc), gain, hop_delay, flow_delay, any)| {
+            let config = Parameters {
+                hpcc,
+                additive_increase: Some(Rate::from_bps(any % (at.line_rate.as_bps() + 1))),
+                gain: Some(gain),
+                hop_delay: Some(hop_delay),
+                flow_delay: Some(flow_delay),
+            };
+            (at, AlgorithmConfig::Registered(&SWIFT, config))
         },
     )
 }
@@ -97,7 +100,7 @@ fn any_controller() -> impl Strategy<Value = (Bounds, AlgorithmConfig)> {
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::Hpcc(config))),
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::HpccFair(config))),
         hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::HpccReceiver(config))),
-        hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::PowerTcp(config))),
+        hpcc().prop_map(|(at, config)| (at, AlgorithmConfig::Registered(&POWERTCP, config.into()))),
         swift(),
         dctcp(),
         dcqcn(),

@@ -3,8 +3,8 @@
 use core::num::NonZeroU32;
 use core::time::Duration;
 use ferroce_cc::{
-    Ack, AlgorithmConfig, CongestionController, DcqcnConfig, DctcpConfig, HpccConfig, Instant, Rate,
-    SwiftConfig,
+    Ack, AlgorithmConfig, CongestionController, DcqcnConfig, DctcpConfig, HpccConfig, Instant, POWERTCP,
+    Rate, SWIFT,
 };
 
 const LINE: Rate = Rate::from_gbps(100);
@@ -17,10 +17,10 @@ fn algorithms() -> [(&'static str, AlgorithmConfig); 8] {
         ("Hpcc", AlgorithmConfig::Hpcc(hpcc)),
         ("Hpcc::fair", AlgorithmConfig::HpccFair(hpcc)),
         ("HpccReceiver", AlgorithmConfig::HpccReceiver(hpcc)),
-        ("PowerTcp", AlgorithmConfig::PowerTcp(hpcc)),
+        ("POWERTCP", AlgorithmConfig::Registered(&POWERTCP, hpcc.into())),
         ("Dcqcn", AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE, Some(T)))),
         ("Dctcp", AlgorithmConfig::Dctcp(DctcpConfig::new(LINE, T))),
-        ("Swift", AlgorithmConfig::Swift(SwiftConfig::new(LINE, T))),
+        ("SWIFT", AlgorithmConfig::Registered(&SWIFT, hpcc.into())),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Compares DCTCP, DCQCN and PowerTCP with their authors' single runs: completion times and the queue's peak within 10 %.
 
-use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate};
+use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, POWERTCP, Rate};
 use ferroce_fabric::sim::{Conventions, Flow, Hosts, Setup, Topology, run};
 use ferroce_fabric::{Probability, Red};
 use roce::qp::Congestion;
@@ -120,6 +120,7 @@ fn powertcp_is_within_10_percent_of_its_authors_except_for_two_figures() {
         additive_increase: Rate::from_mbps(150),
         ..HpccConfig::new(Rate::from_gbps(100), RTT, NonZeroU32::MIN)
     };
-    let found = outside("powertcp", AlgorithmConfig::PowerTcp(config), Randomness::Starts, false);
+    let found =
+        outside("powertcp", AlgorithmConfig::Registered(&POWERTCP, config.into()), Randomness::Starts, false);
     assert_eq!(found, ["b_2to1_powertcp: peak", "c_16to1_powertcp: shortest"]);
 }

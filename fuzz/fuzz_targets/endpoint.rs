@@ -112,7 +112,8 @@ struct Datagrams {
 impl Datagrams {
     fn new(script: &mut Script) -> Self {
         let hpcc = HpccConfig::new(LINE_RATE, Duration::from_micros(10), NonZeroU32::MIN);
-        let qps = [CongestionAlgorithm::Hpcc(hpcc), CongestionAlgorithm::PowerTcp(hpcc)].map(|algorithm| {
+        let powertcp = CongestionAlgorithm::Registered(&cc::POWERTCP, hpcc.into());
+        let qps = [CongestionAlgorithm::Hpcc(hpcc), powertcp].map(|algorithm| {
             let init = QpInit { service: Service::Ud, ..script.host.init(&Options::default()) };
             let endpoint = &mut script.host.endpoint;
             let qpn = endpoint.create_qp(script.now, init).expect("room");

@@ -257,7 +257,8 @@ fn a_sender_that_requests_all_hops_is_paced_by_them() {
 fn powertcp_receives_all_hops_without_the_setting() {
     let probing = hpcc(|congestion| congestion.probe_interval = Some(BASE_RTT));
     let CongestionAlgorithm::Hpcc(config) = probing.congestion else { panic!("not HPCC++") };
-    let options = Options { congestion: CongestionAlgorithm::PowerTcp(config), ..probing };
+    let options =
+        Options { congestion: CongestionAlgorithm::Registered(&cc::POWERTCP, config.into()), ..probing };
     let (kinds, share, _) = transfer(options);
     let kinds = kinds.borrow();
     let of = |kind| kinds.get(&kind).copied().unwrap_or(0);

@@ -373,13 +373,13 @@ fn every_layout_of_records_is_answered() {
 
 #[test]
 fn algorithms_that_cannot_control_datagrams_are_refused_by_name() {
-    use CongestionAlgorithm::{Dcqcn, Dctcp, HpccReceiver, Swift};
+    use CongestionAlgorithm::{Dcqcn, Dctcp, HpccReceiver, Registered};
     let (rate, rtt) = (Rate::from_gbps(10), T);
     let refused = [
         HpccReceiver(config()),
         Dctcp(cc::DctcpConfig::new(rate, rtt)),
         Dcqcn(cc::DcqcnConfig::new(rate, Some(rtt))),
-        Swift(cc::SwiftConfig::new(rate, rtt)),
+        Registered(&cc::SWIFT, config().into()),
     ];
     for algorithm in refused {
         let error = open(&mut closed(1), Congestion::new(algorithm)).unwrap_err().to_string();

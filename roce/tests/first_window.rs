@@ -90,8 +90,9 @@ fn probes_leave_among_the_data_of_the_first_window() {
 /// With windows of the receiver, and with regular probes, the first window is probed as often.
 #[test]
 fn every_kind_of_telemetry_begins_with_probes_among_the_data() {
-    use CongestionAlgorithm::{Hpcc, HpccFair, HpccReceiver, PowerTcp};
-    for algorithm in [Hpcc, HpccFair, HpccReceiver, PowerTcp] {
+    use CongestionAlgorithm::{Hpcc, HpccFair, HpccReceiver, Registered};
+    let powertcp = |config: HpccConfig| Registered(&cc::POWERTCP, config.into());
+    for algorithm in [Hpcc, HpccFair, HpccReceiver, powertcp] {
         for (in_band, probe_interval) in [(EVERY, None), (None, Some(BASE_RTT))] {
             let (mut script, mut left) = (writing_with(algorithm, in_band, probe_interval), Left::default());
             // Half a round trip.

@@ -258,7 +258,8 @@ fn joins_and_leaves_settle_within_21_round_trips() {
 #[test]
 fn powertcp_on_unreliable_services_keeps_the_queue_at_few_packets() {
     for (service, most) in [(Service::Uc, 4.1), (Service::Ud, 5.1)] {
-        let (busy, queue) = Bottleneck::new(service, (10, 15), CongestionAlgorithm::PowerTcp).phase(1);
+        let powertcp = |config: HpccConfig| CongestionAlgorithm::Registered(&cc::POWERTCP, config.into());
+        let (busy, queue) = Bottleneck::new(service, (10, 15), powertcp).phase(1);
         assert!(busy > 0.9 && queue <= most, "{service:?}: {busy:.3} busy, {queue:.1} packets");
     }
 }

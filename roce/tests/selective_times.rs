@@ -5,7 +5,8 @@ use crate::harness::{BASE, Options, open_window, paced};
 use crate::selective_repeat::{
     ANSWERED, FULL, TICK, options, pass, post, say, say_ahead, script, sends, write,
 };
-use cc::{DctcpConfig, Rate, SwiftConfig};
+use cc::{DctcpConfig, HpccConfig, Rate, SWIFT};
+use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::Discard;
 use roce::qp::{CongestionAlgorithm, Remote, SendRequest};
@@ -218,7 +219,8 @@ fn rates_around_two_losses(congestion: CongestionAlgorithm) -> [[u64; 2]; 2] {
 #[test]
 fn a_lost_retransmission_is_a_congestion_signal() {
     let line_rate = Rate::from_gbps(10);
-    let swift = CongestionAlgorithm::Swift(SwiftConfig::new(line_rate, ROUND_TRIP));
+    let config = HpccConfig::new(line_rate, ROUND_TRIP, NonZeroU32::MIN);
+    let swift = CongestionAlgorithm::Registered(&SWIFT, config.into());
     let dctcp = CongestionAlgorithm::Dctcp(DctcpConfig::new(line_rate, ROUND_TRIP));
     for congestion in [swift, dctcp] {
         let [first, second] = rates_around_two_losses(congestion);

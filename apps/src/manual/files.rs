@@ -185,7 +185,7 @@ pub fn toml() -> Vec<u8> {
     );
     for setting in CongestionChoice::SETTINGS {
         let text =
-            format!("{} Accepts {}. The default is {}.", setting.help, setting.accepts, setting.default);
+            format!("{} Accepts {}. The default is {}.", setting.help, setting.accepts(), setting.default());
         key(&mut roff, setting.key, &text);
     }
     roff.control("SH", ["EXAMPLES"]);

@@ -2,13 +2,12 @@
 
 use super::args::Connection;
 use crate::failure::Failure;
+use cc::Parameters;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::path::PathBuf;
 use verbs::DeviceConfig;
-use verbs::congestion::{
-    CcName, Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting,
-};
+use verbs::congestion::{Congestion, CongestionAlgorithm, CongestionChoice, Format, Reverse, Setting};
 
 /// Flags of congestion control: one per element of [`CongestionChoice::SETTINGS`], and one for the file of the telemetry key.
 #[derive(Clone, Debug, Default)]
@@ -43,11 +42,9 @@ impl Args for CongestionArgs {
 const LINE: &str = "cc";
 
 fn flag(setting: &'static Setting) -> Arg {
-    let Setting { flag, value, accepts, default, algorithms, help, .. } = setting;
-    let whose = match algorithms.len() {
-        all if all == CcName::ALL.len() => String::new(),
-        _ => algorithms.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ") + ": ",
-    };
+    let Setting { flag, value, help, .. } = setting;
+    let (accepts, default) = (setting.accepts(), setting.default());
+    let whose = setting.users().map_or_else(String::new, |users| users + ": ");
     let arg = Arg::new(*flag).long(*flag).help_heading(HEADING);
     if value.is_empty() {
         return arg.action(ArgAction::SetTrue).help(format!("{whose}{help}"));
@@ -180,16 +177,11 @@ fn algorithm(algorithm: &CongestionAlgorithm) -> String {
         CongestionAlgorithm::Dcqcn(dcqcn) => {
             format!("DCQCN, line rate {}, g {}", dcqcn.line_rate, dcqcn.gain)
         }
-        CongestionAlgorithm::Swift(swift) => {
-            format!("swift, T {:?}, line rate {}, beta {}", swift.base_rtt, swift.line_rate, swift.gain)
+        CongestionAlgorithm::Registered(registration, Parameters { hpcc, .. }) => {
+            let eta = algorithm.as_hpcc().map(|hpcc| format!(", eta {}", hpcc.target_utilisation));
+            let eta = eta.unwrap_or_default();
+            format!("{}, T {:?}, line rate {}{eta}", registration.name, hpcc.base_rtt, hpcc.line_rate)
         }
-        CongestionAlgorithm::Registered(registration, config) => {
-            format!("{}, T {:?}, line rate {}", registration.name, config.base_rtt, config.line_rate)
-        }
-        CongestionAlgorithm::PowerTcp(hpcc) => format!(
-            "PowerTCP, T {:?}, line rate {}, eta {}, beta {}",
-            hpcc.base_rtt, hpcc.line_rate, hpcc.target_utilisation, hpcc.additive_increase
-        ),
         CongestionAlgorithm::Hpcc(hpcc)
         | CongestionAlgorithm::HpccFair(hpcc)
         | CongestionAlgorithm::HpccReceiver(hpcc) => format!(

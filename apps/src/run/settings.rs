@@ -22,8 +22,8 @@ pub struct Settings {
     /// VLAN of the frames that the port sends and receives, 1 to 4094; its addresses come from --ip
     #[arg(long, value_name = "ID", env = "FERROCE_VLAN", value_parser = clap::value_parser!(u16).range(1..=4094))]
     vlan: Option<u16>,
-    /// Congestion control of queue pairs: fixed, hpcc, hpcc-fair, hpcc-rx, powertcp, dctcp, dcqcn, swift or auto, followed by the keys of a
-    /// congestion rule: hpcc,line_rate=1G,base_rtt=2ms
+    /// Congestion control of queue pairs: an algorithm, such as hpcc, dcqcn, fixed or auto, followed by the keys of a congestion rule:
+    /// hpcc,line_rate=1G,base_rtt=2ms
     #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
     cc: Option<String>,
     /// File of settings [default: ferroce.toml in this folder, if it exists]

@@ -3,11 +3,10 @@
 use super::flows::{FlowText, Numbering};
 use super::mistake::Mistake;
 use super::scenario::{Compat, EcnText};
-use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Feedback, HpccConfig, Registration};
+use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Registration};
 use fabric::sim::{Rival, Setup, Which};
 use roce::qp::Congestion;
 use serde::Deserialize;
-use std::num::NonZeroU32;
 use std::ops::Range;
 use verbs::congestion::{CcName, CongestionChoice};
 
@@ -89,7 +88,7 @@ pub(super) fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Opti
 const WINDOWED: &str = "_vwin";
 
 /// Parses congestion control in the syntax of `ferroce.toml`. `vary` replaces values of keys. With `compat = "hpcc-ns3"`, DCTCP and DCQCN
-/// have the parameters of the authors' simulator. A registered algorithm with telemetry has the keys of `hpcc`, another those of `swift`.
+/// have the parameters of the authors' simulator.
 pub(super) fn congestion(
     text: &str,
     vary: &[(String, String)],
@@ -106,11 +105,8 @@ pub(super) fn congestion(
             parts.push(format!("{key}={value}"));
         }
     }
-    let registered = algorithms.iter().copied().find(|algorithm| algorithm.name == parts[0]);
-    if let Some(registration) = registered {
-        parts[0] = keys_of(registration).to_string();
-    }
-    let name: Option<CcName> = parts[0].parse().ok();
+    let registered = algorithms.iter().find(|algorithm| algorithm.name == parts[0]);
+    let name = registered.map(|algorithm| CcName::Registered(algorithm)).or(parts[0].parse().ok());
     if name.is_none() && !parts[0].contains('=') && !algorithms.is_empty() {
         return Err(unknown(&parts[0], algorithms));
     }
@@ -119,17 +115,12 @@ pub(super) fn congestion(
         let is_used = |part: &String| {
             let setting =
                 CongestionChoice::SETTINGS.iter().find(|setting| part.split('=').next() == Some(setting.key));
-            setting.is_none_or(|setting| setting.algorithms.contains(&name))
+            setting.is_none_or(|setting| name.uses(setting))
         };
         parts.retain(is_used);
     }
-    let line = parts.join(",");
-    let congestion = verbs::congestion::parse_congestion(&line)?;
-    let choice: CongestionChoice = line.parse()?;
-    if let Some(registration) = registered {
-        let config = parameters(&congestion.algorithm, &choice)?;
-        return Ok(Congestion { algorithm: AlgorithmConfig::Registered(registration, config), ..congestion });
-    }
+    let choice = CongestionChoice::parse(&parts.join(","), algorithms)?;
+    let congestion = choice.build().map_err(|error| error.as_words())?;
     let algorithm = match (congestion.algorithm, compat) {
         (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {
             let min_rate = config.min_rate;
@@ -147,14 +138,6 @@ pub(super) fn congestion(
         (algorithm, _) => algorithm,
     };
     Ok(Congestion { algorithm, ..congestion })
-}
-
-/// Returns the algorithm of Ferroce whose keys the registered algorithm has.
-const fn keys_of(registration: &Registration) -> CcName {
-    match registration.feedback {
-        Feedback::Telemetry => CcName::Hpcc,
-        Feedback::Marks | Feedback::Delay => CcName::Swift,
-    }
 }
 
 /// Checks the names of registered algorithms.
@@ -175,37 +158,16 @@ pub(super) fn check_names(algorithms: &[&'static Registration]) -> Result<(), St
 }
 
 fn unknown(name: &str, algorithms: &[&'static Registration]) -> String {
-    let known = CcName::ALL.iter().map(|(name, _)| *name);
-    let names: Vec<_> = known.chain(algorithms.iter().map(|algorithm| algorithm.name)).collect();
+    let names: Vec<_> =
+        CcName::all().map(CcName::as_str).chain(algorithms.iter().map(|algorithm| algorithm.name)).collect();
     format!("{name}: no such algorithm; use one of {}", names.join(", "))
-}
-
-/// Returns the parameters of a registered algorithm, parsed as those of [`keys_of`].
-fn parameters(parsed: &AlgorithmConfig, choice: &CongestionChoice) -> Result<HpccConfig, String> {
-    match parsed {
-        AlgorithmConfig::Hpcc(config) => Ok(*config),
-        AlgorithmConfig::Swift(config) => {
-            for (key, is_set) in [
-                ("gain", choice.gain.is_some()),
-                ("hop_delay", choice.hop_delay.is_some()),
-                ("flow_delay", choice.flow_delay.is_some()),
-            ] {
-                if is_set {
-                    return Err(format!("{key}: a registered algorithm has no such key; leave it out"));
-                }
-            }
-            let usual = HpccConfig::new(config.line_rate, config.base_rtt, NonZeroU32::MIN);
-            let additive_increase = choice.additive_increase.unwrap_or(usual.additive_increase);
-            Ok(HpccConfig { min_rate: config.min_rate, additive_increase, ..usual })
-        }
-        other => Err(format!("{}: not the algorithm whose keys were read", other.name())),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cc::{CongestionController, Rate};
+    use cc::{CongestionController, Feedback, Rate};
+    use std::num::NonZeroU32;
 
     #[derive(Debug)]
     struct Line(Rate);
@@ -221,7 +183,13 @@ mod tests {
     }
 
     const fn line(name: &'static str, feedback: Feedback) -> Registration {
-        Registration { name, feedback, build: |config| Box::new(Line(config.line_rate)) }
+        Registration {
+            name,
+            feedback,
+            flows: 1,
+            keys: &[("additive_increase", "")],
+            build: |parameters| Box::new(Line(parameters.hpcc.line_rate)),
+        }
     }
 
     static READS: Registration = line("reads", Feedback::Telemetry);
@@ -244,8 +212,8 @@ mod tests {
         assert!(read("waits,base_rtt=5us").unwrap().algorithm.is_by_delay());
         for (text, part) in [
             ("cubic", "cubic: no such algorithm; use one of fixed, hpcc"),
-            ("cubic", "auto, reads, marks, waits"),
-            ("waits,hop_delay=1us", "hop_delay: a registered algorithm has no such key; leave it out"),
+            ("cubic", "swift, reads, marks, waits"),
+            ("waits,hop_delay=1us", "hop_delay=1us: waits has no use for it, only swift"),
             ("waits,flows=1", "flows=1"),
         ] {
             let why = read(text).unwrap_err();

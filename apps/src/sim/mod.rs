@@ -156,8 +156,13 @@ struct Standalone {
 ///     }
 /// }
 ///
-/// static OPEN: Registration =
-///     Registration { name: "open", feedback: Feedback::Delay, build: |config| Box::new(Open(*config)) };
+/// static OPEN: Registration = Registration {
+///     name: "open",
+///     feedback: Feedback::Delay,
+///     flows: 1,
+///     keys: &[],
+///     build: |parameters| Box::new(Open(parameters.hpcc)),
+/// };
 ///
 /// fn main() -> std::process::ExitCode {
 ///     ferroce::sim::main(&[&OPEN])

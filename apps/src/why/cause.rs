@@ -1,6 +1,7 @@
 //! The causes of a queue pair's waits, each with its duration, evidence and remedy.
 
 use super::difference::{Difference, rate, time};
+use cc::{BUILT_IN, Feedback};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -161,7 +162,9 @@ fn pacing(difference: &Difference<'_>) -> Words {
         "dctcp" | "dcqcn" => {
             "find the switch port that marks packets, and what else it sends; send less over it"
         }
-        "swift" => "find the queue that lengthens the round trip, and what else fills it; send less over it",
+        name if is_by_delay(name) => {
+            "find the queue that lengthens the round trip, and what else fills it; send less over it"
+        }
         _ => {
             "find out which other hosts send over the path's busiest link; send less over it, or use a faster one"
         }
@@ -171,6 +174,11 @@ fn pacing(difference: &Difference<'_>) -> Words {
         evidence,
         remedy.into(),
     )
+}
+
+/// Returns whether this algorithm computes with round trips.
+fn is_by_delay(name: &str) -> bool {
+    BUILT_IN.iter().any(|algorithm| algorithm.name == name && algorithm.feedback == Feedback::Delay)
 }
 
 /// Describes the wait for the window. A window that the algorithm computes is at most line rate x base RTT.

@@ -92,10 +92,6 @@ impl Hpcc {
         self.utilisation
     }
 
-    pub(crate) const fn records(&self) -> &PathRecords {
-        &self.records
-    }
-
     /// Returns `W` as a rate: the pacing rate.
     #[must_use]
     pub const fn rate(&self) -> Rate {
@@ -287,6 +283,10 @@ impl CongestionController for Hpcc {
 
     fn on_receiver_link(&mut self, link: ReceiverLink) {
         self.receiver_link = Some(link);
+    }
+
+    fn records(&self) -> Option<&PathRecords> {
+        Some(&self.records)
     }
 
     /// Discards the records, as for another `pathID`: two paths through the same switches have the same `pathID`. Rate, reference and `U`

@@ -55,7 +55,9 @@ impl CongestionController for QueueDelay {
 static QUEUE_DELAY: Registration = Registration {
     name: "queue-delay",
     feedback: Feedback::Telemetry,
-    build: |config| Box::new(QueueDelay { config: *config, rate: config.line_rate, round_ends: 0 }),
+    flows: 1,
+    keys: &[],
+    build: |p| Box::new(QueueDelay { config: p.hpcc, rate: p.hpcc.line_rate, round_ends: 0 }),
 };
 
 fn main() -> ExitCode {

@@ -132,8 +132,8 @@ impl Policy {
     }
 
     /// Returns the base round trip of the windows to which the pace of unacknowledged data is adapted; `None` if the algorithm in use has
-    /// none. PowerTCP's rate already responds to the growth of the queue, and would oscillate if the pace did so, too; a registered algorithm
-    /// may, too. A receiver that computes windows answers no probes.
+    /// none. The rate of a registered algorithm may already respond to the growth of the queue, as PowerTCP's does, and would oscillate if the
+    /// pace did so, too. A receiver that computes windows answers no probes.
     #[inline]
     pub(super) const fn window_base_rtt(&self) -> Option<Duration> {
         let PolicyState::Used(monitor) = &self.state else { return None };

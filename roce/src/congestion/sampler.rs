@@ -47,10 +47,9 @@ impl Sampler {
             AlgorithmConfig::HpccFair(config) => (config, reverse, ReportKind::Flows),
             AlgorithmConfig::Hpcc(config) if all_hops => (config, reverse, ReportKind::All),
             AlgorithmConfig::Hpcc(config) if reported_flows => (config, reverse, ReportKind::Flows),
-            // The hop of the highest power may not be the busiest, and only the sender computes the power.
-            AlgorithmConfig::PowerTcp(config)
-            | AlgorithmConfig::Registered(Registration { feedback: Feedback::Telemetry, .. }, config) => {
-                (config, reverse, ReportKind::All)
+            // For PowerTCP, the hop of the highest power may not be the busiest, and only the sender computes the power.
+            AlgorithmConfig::Registered(Registration { feedback: Feedback::Telemetry, .. }, parameters) => {
+                (&parameters.hpcc, reverse, ReportKind::All)
             }
             AlgorithmConfig::Hpcc(config)
                 if every.is_some() || reverse != Reverse::Ack || subscribe || is_delay =>

@@ -181,7 +181,7 @@ impl Congestion {
         let algorithms = [Some(self.algorithm), self.upgrade.map(|upgrade| upgrade.to)];
         if !algorithms.iter().flatten().all(by_probes) {
             Err(
-                "only fixed, hpcc, hpcc-fair, powertcp and auto can pace datagrams, which have no acknowledgements and no CNPs; choose auto",
+                "only fixed, auto and algorithms that compute with telemetry at the sender can pace datagrams, which have no acknowledgements and no CNPs; choose auto",
             )
         } else if self.format.reports_load() && self.computes() {
             Err(

@@ -2,7 +2,7 @@
 
 use super::Setting;
 use crate::harness::Filter;
-use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, Rate, SwiftConfig};
+use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, HpccConfig, POWERTCP, Rate, SWIFT};
 use core::cell::Cell;
 use core::num::NonZeroU32;
 use core::time::Duration;
@@ -31,10 +31,10 @@ impl Setting {
             0 => AlgorithmConfig::Hpcc(hpcc),
             1 => AlgorithmConfig::HpccFair(hpcc),
             2 => AlgorithmConfig::HpccReceiver(hpcc),
-            3 => AlgorithmConfig::PowerTcp(hpcc),
+            3 => AlgorithmConfig::Registered(&POWERTCP, hpcc.into()),
             4 => AlgorithmConfig::Dctcp(DctcpConfig::new(LINE_RATE, T)),
             5 => AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE_RATE, Some(T))),
-            6 => AlgorithmConfig::Swift(SwiftConfig::new(LINE_RATE, T)),
+            6 => AlgorithmConfig::Registered(&SWIFT, hpcc.into()),
             _ => AlgorithmConfig::Fixed { window, rate: None },
         }
     }

@@ -4,7 +4,7 @@ use super::choice::CongestionChoice;
 use super::default::{AUTO_EVERY, AUTO_TARGET, DEFAULT_WINDOW, UNPACED};
 use super::names::{CcName, FlowCount, TelemetryMode};
 use super::setting::ChoiceError;
-use cc::{DcqcnConfig, DctcpConfig, HpccConfig, PowerTcp, Rate, SwiftConfig};
+use cc::{DcqcnConfig, DctcpConfig, Feedback, HpccConfig, Parameters, Rate, Registration};
 use roce::qp::{Congestion, CongestionAlgorithm, PathChoice, Reverse, Unknown, Upgrade, When};
 use roce::wire::Format;
 use std::time::Duration;
@@ -24,8 +24,6 @@ impl CongestionChoice {
             CcName::Hpcc => Congestion::new(CongestionAlgorithm::Hpcc(self.hpcc()?)),
             CcName::HpccFair => Congestion::new(CongestionAlgorithm::HpccFair(self.hpcc()?)),
             CcName::HpccRx => Congestion::new(CongestionAlgorithm::HpccReceiver(self.hpcc()?)),
-            CcName::PowerTcp => Congestion::new(CongestionAlgorithm::PowerTcp(self.hpcc()?)),
-            CcName::Swift => Congestion::new(CongestionAlgorithm::Swift(self.swift())),
             CcName::Dctcp => self.dctcp(),
             CcName::Dcqcn => Congestion::new(CongestionAlgorithm::Dcqcn(self.dcqcn())),
             CcName::Auto => {
@@ -37,6 +35,16 @@ impl CongestionChoice {
                 };
                 let upgrade = Some(Upgrade { when: When::TelemetryAnswered, to });
                 Congestion { upgrade, ..Congestion::new(UNPACED) }
+            }
+            CcName::Registered(registration) => {
+                let parameters = Parameters {
+                    hpcc: self.hpcc()?,
+                    additive_increase: self.additive_increase,
+                    gain: self.gain,
+                    hop_delay: self.hop_delay,
+                    flow_delay: self.flow_delay,
+                };
+                Congestion::new(CongestionAlgorithm::Registered(registration, parameters))
             }
         };
         if self.takes_telemetry() {
@@ -95,8 +103,10 @@ impl CongestionChoice {
     }
 
     fn takes_telemetry(&self) -> bool {
-        let name = self.name();
-        matches!(name, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::PowerTcp | CcName::Auto)
+        match self.name() {
+            CcName::Registered(registration) => registration.feedback == Feedback::Telemetry,
+            name => matches!(name, CcName::Hpcc | CcName::HpccFair | CcName::HpccRx | CcName::Auto),
+        }
     }
 
     /// Returns the chosen algorithm, else `fixed` if a window is given, else `auto`.
@@ -108,23 +118,24 @@ impl CongestionChoice {
     fn check(&self) -> Result<(), ChoiceError> {
         for setting in Self::SETTINGS {
             let Some(value) = setting.get(self) else { continue };
-            // The caller may have set a field to any value.
-            setting.set(&mut Self::default(), &value)?;
+            // The caller may have set a field to any value. That of `cc` may be registered in another crate, and have no name here.
+            if setting.key != "cc" {
+                setting.set(&mut Self::default(), &value)?;
+            }
             let is_harmless = match setting.key {
                 // Several paths are probed with any algorithm.
                 "format" => self.paths.is_some(),
                 "paths" => value == "1",
                 _ => false,
             };
-            if !setting.algorithms.contains(&self.name()) && !is_harmless {
+            if !self.name().uses(setting) && !is_harmless {
                 let is_default = self.cc.is_none() && self.window.is_none();
                 let default = if is_default { ", the default," } else { "" };
-                let names: Vec<_> = setting.algorithms.iter().map(ToString::to_string).collect();
-                let first = names.first().map_or("auto", String::as_str);
+                let users = setting.users().unwrap_or_default();
+                let first = users.split(',').next().unwrap_or("auto");
                 let reason = format!(
-                    "{{cc={}}}{default} has no use for it, only {}; choose {{cc={first}}}, or leave it out",
+                    "{{cc={}}}{default} has no use for it, only {users}; choose {{cc={first}}}, or leave it out",
                     self.name(),
-                    names.join(", ")
                 );
                 return Err(ChoiceError::of(setting.key, value, reason));
             }
@@ -151,7 +162,7 @@ impl CongestionChoice {
             );
         }
         if self.flows == Some(FlowCount::Reported) {
-            if matches!(self.name(), CcName::HpccRx | CcName::PowerTcp) {
+            if matches!(self.name(), CcName::HpccRx | CcName::Registered(_)) {
                 return of("flows", "only {cc=hpcc} and {cc=auto} read that number; leave {flows} out");
             }
             if self.all_hops || self.format.is_some_and(Format::reports_load) {
@@ -239,7 +250,7 @@ impl CongestionChoice {
         // hpcc-fair needs no W_AI (cc/README.md).
         let (max_stage, growth, flows) = match self.name() {
             _ if self.is_fair() => (0, 0.0, 1),
-            CcName::PowerTcp => (0, 1.0, PowerTcp::DEFAULT_FLOWS),
+            CcName::Registered(Registration { flows, .. }) => (0, 1.0, *flows),
             _ => (HpccConfig::DEFAULT_MAX_STAGE, 1.0, 1),
         };
         let usual = match self.name() {
@@ -288,19 +299,6 @@ impl CongestionChoice {
         }
     }
 
-    fn swift(&self) -> SwiftConfig {
-        let line_rate = self.line_rate();
-        let usual = SwiftConfig::new(line_rate, self.base_rtt());
-        SwiftConfig {
-            min_rate: self.min_rate(line_rate),
-            gain: self.gain.unwrap_or(usual.gain),
-            additive_increase: self.additive_increase.unwrap_or(usual.additive_increase),
-            hop_delay: self.hop_delay.unwrap_or(usual.hop_delay),
-            flow_delay: self.flow_delay.unwrap_or(usual.flow_delay),
-            ..usual
-        }
-    }
-
     fn dcqcn(&self) -> DcqcnConfig {
         let line_rate = self.line_rate();
         let min_rate = self.min_rate(line_rate);
@@ -330,6 +328,9 @@ mod tests {
     use crate::congestion::DEFAULT_CONGESTION;
     use std::num::NonZeroU32;
 
+    const POWERTCP: CcName = CcName::Registered(&cc::POWERTCP);
+    const SWIFT: CcName = CcName::Registered(&cc::SWIFT);
+
     fn choice(cc: CcName) -> CongestionChoice {
         CongestionChoice {
             cc: Some(cc),
@@ -345,15 +346,15 @@ mod tests {
             (CcName::Hpcc, "hpcc"),
             (CcName::HpccFair, "hpcc-fair"),
             (CcName::HpccRx, "hpcc-rx"),
-            (CcName::PowerTcp, "powertcp"),
-            (CcName::Swift, "swift"),
+            (POWERTCP, "powertcp"),
+            (SWIFT, "swift"),
             (CcName::Dctcp, "dctcp"),
             (CcName::Dcqcn, "dcqcn"),
             (CcName::Auto, "fixed"),
         ] {
             let congestion = choice(cc).build().unwrap();
             assert_eq!(congestion.algorithm.name(), algorithm);
-            let probes = !matches!(cc, CcName::Dctcp | CcName::Dcqcn | CcName::Swift);
+            let probes = ![CcName::Dctcp, CcName::Dcqcn, SWIFT].contains(&cc);
             assert_eq!(congestion.probe_interval.is_some(), probes, "{cc:?}");
         }
         let auto = choice(CcName::Auto).build().unwrap();
@@ -391,14 +392,14 @@ mod tests {
         assert_eq!((dctcp.gain, dctcp.additive_increase), (gain, increase));
         let [hop_delay, flow_delay] = [3, 4].map(Duration::from_micros);
         let swift = CongestionChoice {
-            cc: Some(CcName::Swift),
+            cc: Some(SWIFT),
             hop_delay: Some(hop_delay),
             flow_delay: Some(flow_delay),
             ..tuned
         };
-        let CongestionAlgorithm::Swift(swift) = known(swift) else { panic!("not Swift") };
-        assert_eq!((swift.gain, swift.additive_increase), (gain, increase));
-        assert_eq!((swift.hop_delay, swift.flow_delay), (hop_delay, flow_delay));
+        let CongestionAlgorithm::Registered(_, swift) = known(swift) else { panic!("not Swift") };
+        assert_eq!((swift.gain, swift.additive_increase), (Some(gain), Some(increase)));
+        assert_eq!((swift.hop_delay, swift.flow_delay), (Some(hop_delay), Some(flow_delay)));
         let [alpha, decrease, raise] = [5, 6, 7].map(Duration::from_micros);
         let chosen = CongestionChoice {
             cc: Some(CcName::Dcqcn),
@@ -417,15 +418,13 @@ mod tests {
         assert_eq!((dcqcn.byte_counter, dcqcn.fast_recovery), (Some(9), 10));
         let intervals = (dcqcn.alpha_interval, dcqcn.decrease_interval, dcqcn.increase_interval);
         assert_eq!(intervals, (alpha, decrease, raise));
-        let above =
-            CongestionChoice { additive_increase: Some(Rate::from_gbps(11)), ..choice(CcName::Swift) };
+        let above = CongestionChoice { additive_increase: Some(Rate::from_gbps(11)), ..choice(SWIFT) };
         assert!(above.build().is_err(), "above the line rate");
     }
 
     #[test]
     fn the_ports_rate_is_used_if_none_is_configured() {
-        for cc in [CcName::Hpcc, CcName::PowerTcp, CcName::Swift, CcName::Dctcp, CcName::Dcqcn, CcName::Auto]
-        {
+        for cc in [CcName::Hpcc, POWERTCP, SWIFT, CcName::Dctcp, CcName::Dcqcn, CcName::Auto] {
             let configured = choice(cc).build().unwrap();
             let open = CongestionChoice { line_rate: None, ..choice(cc) }.build().unwrap();
             let ports = open.on_link(Rate::from_gbps(10));
@@ -450,7 +449,7 @@ mod tests {
         let blind = CongestionChoice { format: Some(Format::Ifa), ..choice(CcName::Dctcp) };
         assert_eq!(
             blind.build().unwrap_err().as_flags(),
-            "--format ifa: --cc dctcp has no use for it, only hpcc, hpcc-fair, hpcc-rx, powertcp, auto; choose --cc hpcc, or leave it out"
+            "--format ifa: --cc dctcp has no use for it, only hpcc, hpcc-fair, hpcc-rx, auto, powertcp; choose --cc hpcc, or leave it out"
         );
         assert_eq!((congestion.in_band, congestion.probe_interval), (NonZeroU32::new(4), None));
         assert_eq!(congestion.reverse, Reverse::Notification);
@@ -498,7 +497,7 @@ mod tests {
         assert_eq!((auto.reported_flows, auto.upgrade.unwrap().to.name()), (true, "hpcc"));
         for refused in [
             choice(CcName::HpccRx),
-            choice(CcName::PowerTcp),
+            choice(POWERTCP),
             CongestionChoice { all_hops: true, ..choice(CcName::Hpcc) },
             CongestionChoice { format: Some(Format::Aecn), ..choice(CcName::Hpcc) },
         ] {

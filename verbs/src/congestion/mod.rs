@@ -25,6 +25,7 @@ mod text;
 mod units;
 
 pub use crate::config::{parse_ethertype, parse_option_type};
+pub use cc::{BUILT_IN, POWERTCP, Registration, SWIFT};
 pub use choice::CongestionChoice;
 pub use default::DEFAULT_CONGESTION;
 pub(crate) use feedback_key::DeviceKey;

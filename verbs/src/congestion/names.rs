@@ -1,5 +1,7 @@
 //! The words that congestion settings accept: algorithms, numbers of flows, telemetry modes and kinds of feedback.
 
+use super::setting::Setting;
+use cc::{BUILT_IN, Feedback, Registration};
 use roce::qp::Reverse;
 use std::fmt;
 use std::num::NonZeroU32;
@@ -17,37 +19,64 @@ pub enum CcName {
     HpccFair,
     /// HPCC++ at the receiver.
     HpccRx,
-    /// PowerTCP with the telemetry of HPCC++.
-    PowerTcp,
     /// DCTCP.
     Dctcp,
     /// DCQCN.
     Dcqcn,
-    /// Delay-based control as in Swift.
-    Swift,
     /// HPCC++ if probes return telemetry; otherwise a fixed window, or DCQCN once the peer answers ECN marks.
     Auto,
+    /// A registered algorithm, such as [`cc::POWERTCP`] and [`cc::SWIFT`].
+    Registered(&'static Registration),
 }
 
+/// Settings of every registered algorithm.
+const REGISTERED: [&str; 8] =
+    ["cc", "line_rate", "base_rtt", "min_rate", "probe_interval", "paths", "spray", "ratio_only"];
+/// Further settings of a registered algorithm that computes with telemetry.
+const WITH_TELEMETRY: [&str; 5] = ["eta", "flows", "telemetry", "format", "feedback"];
+
 impl CcName {
-    /// Every algorithm with its name.
-    pub const ALL: [(&'static str, Self); 9] = [
+    const NAMED: [(&'static str, Self); 7] = [
         ("fixed", Self::Fixed),
         ("hpcc", Self::Hpcc),
         ("hpcc-fair", Self::HpccFair),
         ("hpcc-rx", Self::HpccRx),
-        ("powertcp", Self::PowerTcp),
         ("dctcp", Self::Dctcp),
         ("dcqcn", Self::Dcqcn),
-        ("swift", Self::Swift),
         ("auto", Self::Auto),
     ];
+
+    /// Returns every algorithm, of the registered ones those of Ferroce.
+    pub fn all() -> impl Iterator<Item = Self> {
+        Self::NAMED.into_iter().map(|(_, name)| name).chain(BUILT_IN.map(Self::Registered))
+    }
+
+    /// Returns the name in settings and reports.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Registered(registration) => registration.name,
+            _ => Self::NAMED.into_iter().find(|(_, name)| *name == self).map_or("", |(text, _)| text),
+        }
+    }
+
+    /// Returns names as a list: `hpcc, dctcp`.
+    pub(super) fn list(names: impl Iterator<Item = Self>) -> String {
+        names.map(Self::as_str).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Returns whether the algorithm uses a setting.
+    #[must_use]
+    pub fn uses(self, setting: &Setting) -> bool {
+        let Self::Registered(registration) = self else { return setting.algorithms.contains(&self) };
+        let is_read = registration.feedback == Feedback::Telemetry && WITH_TELEMETRY.contains(&setting.key);
+        is_read || REGISTERED.contains(&setting.key) || setting.default_in(registration).is_some()
+    }
 }
 
 impl fmt::Display for CcName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named = Self::ALL.into_iter().find(|(_, name)| name == self);
-        f.write_str(named.map_or("", |(text, _)| text))
+        f.write_str(self.as_str())
     }
 }
 
@@ -55,9 +84,8 @@ impl FromStr for CcName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = Self::ALL.into_iter().find(|(name, _)| *name == text);
-        let all = || Self::ALL.map(|(name, _)| name).join(", ");
-        found.map(|(_, name)| name).ok_or_else(|| format!("`{text}`: not one of {}; write hpcc", all()))
+        let found = Self::all().find(|name| name.as_str() == text);
+        found.ok_or_else(|| format!("`{text}`: not one of {}; write hpcc", Self::list(Self::all())))
     }
 }
 

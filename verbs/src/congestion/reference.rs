@@ -1,7 +1,6 @@
 //! Generates `docs/reference/congestion.md` from the settings, and checks that the file is current.
 
 use super::choice::CongestionChoice;
-use super::names::CcName;
 
 const TEXT: &str = "\
 # Settings of congestion control
@@ -32,11 +31,8 @@ fn page() -> String {
     let mut page = TEXT.to_owned();
     page += "## Settings\n\n| key | flag | accepts | used by | default |\n|---|---|---|---|---|\n";
     for setting in CongestionChoice::SETTINGS {
-        let used = match setting.algorithms.len() {
-            all if all == CcName::ALL.len() => "all".to_owned(),
-            _ => setting.algorithms.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
-        };
-        let (key, flag, accepts, default) = (setting.key, setting.flag, setting.accepts, setting.default);
+        let used = setting.users().unwrap_or_else(|| "all".to_owned());
+        let (key, flag, accepts, default) = (setting.key, setting.flag, setting.accepts(), setting.default());
         page += &format!("| `{key}` | `--{flag}` | {accepts} | {used} | {default} |\n");
     }
     page += "\n## What they do\n\n";

@@ -3,7 +3,7 @@
 use super::choice::CongestionChoice;
 use super::names::{CcName, FlowCount, REVERSE, TelemetryMode};
 use super::units::{duration_text, rate_text};
-use cc::Rate;
+use cc::{BUILT_IN, Rate, Registration};
 use roce::qp::Reverse;
 use roce::wire::Format;
 use std::fmt;
@@ -18,14 +18,14 @@ pub struct Setting {
     pub flag: &'static str,
     /// The name of the value in help texts. Empty for a flag without a value.
     pub value: &'static str,
-    /// The accepted values, for help texts.
-    pub accepts: &'static str,
+    /// The accepted values; `ALGORITHMS` stands for the names of all algorithms.
+    pub(super) accepts: &'static str,
     /// An accepted value.
     pub example: &'static str,
-    /// The value if the setting is not chosen.
-    pub default: &'static str,
-    /// The algorithms that use the setting.
-    pub algorithms: &'static [CcName],
+    /// The value if the setting is not chosen, for algorithms that are not registered.
+    pub(super) default: &'static str,
+    /// The algorithms that use the setting, of those that are not registered.
+    pub(super) algorithms: &'static [CcName],
     /// The effect, for help texts.
     pub help: &'static str,
     pub(super) set: fn(&mut CongestionChoice, &str) -> Option<()>,
@@ -40,8 +40,41 @@ impl Setting {
     pub fn set(&self, choice: &mut CongestionChoice, text: &str) -> Result<(), ChoiceError> {
         (self.set)(choice, text).ok_or_else(|| {
             let example = format!("{{{}={}}}", self.key, self.example);
-            ChoiceError::of(self.key, text, format!("not {}; write {example}", self.accepts))
+            ChoiceError::of(self.key, text, format!("not {}; write {example}", self.accepts()))
         })
+    }
+
+    /// Returns the algorithms that use the setting; `None` if all do.
+    #[must_use]
+    pub fn users(&self) -> Option<String> {
+        let is_user = |name: &CcName| name.uses(self);
+        (!CcName::all().all(|name| is_user(&name))).then(|| CcName::list(CcName::all().filter(is_user)))
+    }
+
+    /// Returns the accepted values, for help texts.
+    #[must_use]
+    pub fn accepts(&self) -> String {
+        self.accepts.replace("ALGORITHMS", &CcName::list(CcName::all()))
+    }
+
+    /// Returns the value if the setting is not chosen, for help texts.
+    #[must_use]
+    pub fn default(&self) -> String {
+        let of = |registration: &Registration| {
+            self.default_in(registration).map(|default| format!("; {} {default}", registration.name))
+        };
+        let all: String =
+            [self.default.to_owned()].into_iter().chain(BUILT_IN.into_iter().filter_map(of)).collect();
+        all.trim_start_matches("; ").to_owned()
+    }
+
+    /// Returns the default of a registered algorithm that differs from that of others.
+    pub(super) fn default_in(&self, registration: &Registration) -> Option<String> {
+        if self.key == "flows" && registration.flows > 1 {
+            return Some(registration.flows.to_string());
+        }
+        let own = registration.keys.iter().find(|(key, _)| *key == self.key);
+        own.map(|(_, default)| (*default).to_owned())
     }
 
     /// Returns the value as [`set`](Self::set) parses it, or `None` if the setting is not chosen.

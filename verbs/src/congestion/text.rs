@@ -1,8 +1,10 @@
 //! The one-line syntax of a rule, or of a choice for one queue pair: `FERROCE_CC` and `--cc`.
 
 use super::choice::CongestionChoice;
+use super::names::CcName;
 use super::rules::{CongestionRule, FOR_WHOM, rule_of};
 use super::setting::ChoiceError;
+use cc::Registration;
 use roce::qp::Congestion;
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -39,8 +41,23 @@ impl FromStr for CongestionChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        Self::parse(text, &[])
+    }
+}
+
+impl CongestionChoice {
+    /// Parses a choice, whose algorithm may also be one of these.
+    ///
+    /// # Errors
+    /// Returns one line with the wrong key, the reason and the remedy.
+    pub fn parse(text: &str, registered: &[&'static Registration]) -> Result<Self, String> {
         let mut choice = Self::default();
         for (key, value) in pairs(text)? {
+            let algorithm = registered.iter().find(|algorithm| key == "cc" && algorithm.name == value);
+            if let Some(algorithm) = algorithm {
+                choice.cc = Some(CcName::Registered(algorithm));
+                continue;
+            }
             let set = if FOR_WHOM.contains(&key.as_str()) {
                 let reason =
                     "selects the queue pairs of a rule, but every queue pair has this setting; leave it out";

@@ -1,28 +1,28 @@
 //! Delay-based control, as in Swift: a target for the round trip, which depends on hops and on flows (SIGCOMM 2020).
 
-use crate::{Ack, ConfigError, CongestionController, HpccConfig, Instant, Rate, limits};
+use crate::{
+    Ack, CongestionController, Feedback, HpccConfig, Instant, Parameters, Rate, Registration, limits,
+};
+use alloc::boxed::Box;
 use core::time::Duration;
 
-/// The parameters of [`Swift`] (Kumar et al., SIGCOMM 2020, sections 3.1, 3.5 and 3.6).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SwiftConfig {
-    /// Base RTT. 1 ns to [`crate::HpccConfig::MAX_BASE_RTT`].
-    pub base_rtt: Duration,
-    /// Initial and highest rate. At most [`crate::HpccConfig::MAX_LINE_RATE`].
-    pub line_rate: Rate,
-    /// Lowest rate. Above 0, at most the line rate.
-    pub min_rate: Rate,
-    /// Queueing delay that is allowed to every flow beyond the base RTT. At most 1 s.
-    pub hop_delay: Duration,
-    /// Further delay that is allowed to a flow of one packet in flight; decreases with the square root of the window to 0 at 100 packets.
-    /// At most 1 s.
-    pub flow_delay: Duration,
-    /// Increase of the rate per round trip below the target. At most the line rate.
-    pub additive_increase: Rate,
-    /// `beta`: a cut lowers the rate by this part of `(RTT - target) / RTT`. Above 0, at most 1.
-    pub gain: f64,
-}
+/// Delay-based control (Kumar et al., SIGCOMM 2020, sections 3.1, 3.5 and 3.6). Its delays and its increase are in proportion to the base
+/// RTT, unless they are configured.
+pub static SWIFT: Registration = Registration {
+    name: "swift",
+    feedback: Feedback::Delay,
+    flows: 1,
+    keys: &[
+        ("gain", "0.8"),
+        ("additive_increase", "1 KiB in base_rtt"),
+        ("hop_delay", "base_rtt / 4"),
+        ("flow_delay", "2 base_rtt"),
+    ],
+    build: |parameters| Box::new(Swift::new(*parameters)),
+};
 
+/// `beta` of the paper.
+const DEFAULT_GAIN: f64 = 0.8;
 /// `max_mdf`: largest part of the rate by which one cut lowers it.
 const MAX_DECREASE: f64 = 0.5;
 /// Payload bytes of a packet, for windows in packets.
@@ -30,58 +30,19 @@ const PACKET: u64 = 1024;
 /// Window in packets at which the target's part for flows is 0.
 const LARGEST: f64 = 100.0;
 
-impl SwiftConfig {
-    /// `beta` of the paper.
-    pub const DEFAULT_GAIN: f64 = 0.8;
-
-    /// Returns delays in proportion to the base RTT: a quarter of it for the hops, twice as long as it for a flow of one packet. The
-    /// increase is 1024 bytes per base RTT, the lowest rate a thousandth of the line rate.
-    #[must_use]
-    #[expect(
-        clippy::arithmetic_side_effects,
-        reason = "constants are divided by at least 1; the divisors are constants"
-    )]
-    pub fn new(line_rate: Rate, base_rtt: Duration) -> Self {
-        let increase = u128::from(PACKET) * 8_000_000_000 / base_rtt.as_nanos().max(1);
-        Self {
-            base_rtt,
-            line_rate,
-            min_rate: Rate::from_bps((line_rate.as_bps() / 1000).max(1)),
-            hop_delay: base_rtt / 4,
-            flow_delay: base_rtt.saturating_mul(2).min(HpccConfig::MAX_BASE_RTT),
-            additive_increase: Rate::from_bps(u64::try_from(increase).unwrap_or(u64::MAX)).min(line_rate),
-            gain: Self::DEFAULT_GAIN,
-        }
-    }
-
-    /// Returns the bytes that the line rate carries in one base RTT; at least 1.
-    #[must_use]
-    pub fn initial_window(&self) -> u64 {
-        limits::initial_window(self.line_rate, self.base_rtt)
-    }
-
-    /// Checks that every parameter is within its limits.
-    ///
-    /// # Errors
-    /// Returns the first parameter that is not, with its limits.
-    pub fn validate(&self) -> Result<(), ConfigError> {
-        limits::base_rtt(self.base_rtt)?;
-        limits::rates(self.line_rate, self.min_rate)?;
-        for (what, interval) in [("hop delay", self.hop_delay), ("flow delay", self.flow_delay)] {
-            if interval > Duration::from_secs(1) {
-                return Err(ConfigError::Delay { what, interval });
-            }
-        }
-        limits::gain(self.gain)?;
-        limits::increase(self.additive_increase, self.line_rate)
-    }
-}
-
 /// A window that grows while round trips are below a target, and otherwise shrinks in proportion to the excess. It needs neither telemetry
 /// nor marks.
 #[derive(Clone, Copy, Debug)]
-pub struct Swift {
-    config: SwiftConfig,
+struct Swift {
+    parameters: Parameters,
+    /// Queueing delay that is allowed to every flow beyond the base RTT.
+    hop_delay: Duration,
+    /// Further delay that is allowed to a flow of one packet in flight; decreases with the square root of the window to 0 at 100 packets.
+    flow_delay: Duration,
+    /// Increase of the rate per round trip below the target.
+    additive_increase: Rate,
+    /// `beta`: a cut lowers the rate by this part of `(RTT - target) / RTT`.
+    gain: f64,
     rate: Rate,
     /// Bytes acknowledged since the last measured round trip, because not every acknowledgement measures one.
     acked: u64,
@@ -92,34 +53,38 @@ pub struct Swift {
 
 impl Swift {
     /// Creates a flow at line rate.
-    ///
-    /// # Errors
-    /// Returns a [`ConfigError`] if a parameter is out of its limits.
-    pub fn new(config: SwiftConfig) -> Result<Self, ConfigError> {
-        config.validate()?;
-        Ok(Self { config, rate: config.line_rate, acked: 0, cut_until: 0, next: 0 })
-    }
-
-    /// Returns the parameters of the controller.
-    #[must_use]
-    pub const fn config(&self) -> &SwiftConfig {
-        &self.config
-    }
-
-    pub(crate) const fn config_mut(&mut self) -> &mut SwiftConfig {
-        &mut self.config
+    #[expect(
+        clippy::arithmetic_side_effects,
+        reason = "constants are divided by at least 1; the divisors are constants"
+    )]
+    fn new(parameters: Parameters) -> Self {
+        let HpccConfig { base_rtt, line_rate, .. } = parameters.hpcc;
+        let increase = u128::from(PACKET) * 8_000_000_000 / base_rtt.as_nanos().max(1);
+        let increase = Rate::from_bps(u64::try_from(increase).unwrap_or(u64::MAX)).min(line_rate);
+        let flow_delay = base_rtt.saturating_mul(2).min(HpccConfig::MAX_BASE_RTT);
+        Self {
+            parameters,
+            hop_delay: parameters.hop_delay.unwrap_or(base_rtt / 4),
+            flow_delay: parameters.flow_delay.unwrap_or(flow_delay),
+            additive_increase: parameters.additive_increase.unwrap_or(increase),
+            gain: parameters.gain.unwrap_or(DEFAULT_GAIN),
+            rate: line_rate,
+            acked: 0,
+            cut_until: 0,
+            next: 0,
+        }
     }
 
     /// Returns the target for the round trip at the current window: base RTT, delay at hops, and a part that increases as the window
     /// decreases. So the windows of flows converge, and many flows can have one packet each in flight.
-    #[must_use]
-    pub fn target(&self) -> Duration {
-        let window = self.config.initial_window() as f64 * self.rate.as_bps() as f64
-            / self.config.line_rate.as_bps() as f64;
+    fn target(&self) -> Duration {
+        let hpcc = &self.parameters.hpcc;
+        let window =
+            hpcc.initial_window() as f64 * self.rate.as_bps() as f64 / hpcc.line_rate.as_bps() as f64;
         let (root, largest) = (root_of(window / PACKET as f64).max(1.0), root_of(LARGEST));
         let share = ((1.0 / root - 1.0 / largest) / (1.0 - 1.0 / largest)).clamp(0.0, 1.0);
-        let flows = limits::nanos(self.config.flow_delay) * share;
-        let fixed = self.config.base_rtt.saturating_add(self.config.hop_delay);
+        let flows = limits::nanos(self.flow_delay) * share;
+        let fixed = hpcc.base_rtt.saturating_add(self.hop_delay);
         fixed.saturating_add(Duration::from_nanos(flows as u64))
     }
 
@@ -127,7 +92,7 @@ impl Swift {
         if seq <= self.cut_until && self.cut_until > 0 {
             return;
         }
-        self.rate = limits::reduce(self.rate, by.min(MAX_DECREASE), self.config.min_rate);
+        self.rate = limits::reduce(self.rate, by.min(MAX_DECREASE), self.parameters.hpcc.min_rate);
         self.cut_until = next;
     }
 }
@@ -147,12 +112,13 @@ impl CongestionController for Swift {
         if rtt < target {
             // The shares of the acknowledgements of one window add up to one increase.
             let share = acked as f64 / self.window() as f64;
-            let more = self.config.additive_increase.as_bps() as f64 * share;
+            let more = self.additive_increase.as_bps() as f64 * share;
             let rate = self.rate.as_bps().saturating_add(more as u64);
-            self.rate = Rate::from_bps(rate).clamp(self.config.min_rate, self.config.line_rate);
+            let HpccConfig { min_rate, line_rate, .. } = self.parameters.hpcc;
+            self.rate = Rate::from_bps(rate).clamp(min_rate, line_rate);
         } else {
             let excess = 1.0 - limits::nanos(target) / limits::nanos(rtt).max(1.0);
-            self.cut(self.config.gain * excess, ack.seq, ack.next);
+            self.cut(self.gain * excess, ack.seq, ack.next);
         }
     }
 
@@ -161,9 +127,17 @@ impl CongestionController for Swift {
         self.cut(MAX_DECREASE, self.next, self.next);
     }
 
+    fn set_base_rtt(&mut self, base_rtt: Duration) {
+        let hpcc = HpccConfig { base_rtt, ..self.parameters.hpcc };
+        let Self { rate, acked, cut_until, next, .. } = *self;
+        let renewed = Self::new(Parameters { hpcc, ..self.parameters });
+        *self = Self { rate, acked, cut_until, next, ..renewed };
+    }
+
     #[inline]
     fn window(&self) -> u64 {
-        limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
+        let hpcc = &self.parameters.hpcc;
+        limits::window(hpcc.initial_window(), self.rate, hpcc.line_rate)
     }
 
     #[inline]
@@ -175,11 +149,13 @@ impl CongestionController for Swift {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{AlgorithmConfig, ConfigError};
+    use core::num::NonZeroU32;
 
     const T: Duration = Duration::from_micros(4);
 
     fn flow() -> Swift {
-        Swift::new(SwiftConfig::new(Rate::from_gbps(100), T)).unwrap()
+        Swift::new(HpccConfig::new(Rate::from_gbps(100), T, NonZeroU32::MIN).into())
     }
 
     fn answer(flow: &mut Swift, seq: u64, rtt: Duration) {
@@ -252,12 +228,23 @@ mod tests {
 
     #[test]
     fn a_parameter_out_of_its_limits_is_named() {
-        let config =
-            SwiftConfig { hop_delay: Duration::from_secs(2), ..SwiftConfig::new(Rate::from_gbps(1), T) };
-        let error = Swift::new(config).map(|_| ()).unwrap_err();
+        let usual = Parameters::from(HpccConfig::new(Rate::from_gbps(1), T, NonZeroU32::MIN));
+        let wrong = |parameters| AlgorithmConfig::Registered(&SWIFT, parameters).build().unwrap_err();
+        let error = wrong(Parameters { hop_delay: Some(Duration::from_secs(2)), ..usual });
         assert!(matches!(error, ConfigError::Delay { what: "hop delay", .. }), "{error}");
-        assert!(
-            Swift::new(SwiftConfig { gain: f64::NAN, ..SwiftConfig::new(Rate::from_gbps(1), T) }).is_err()
-        );
+        let error = wrong(Parameters { gain: Some(f64::NAN), ..usual });
+        assert!(matches!(error, ConfigError::Gain(_)), "{error}");
+    }
+
+    #[test]
+    fn configured_delays_stay_when_the_base_rtt_changes() {
+        let usual = Parameters::from(HpccConfig::new(Rate::from_gbps(100), T, NonZeroU32::MIN));
+        for (hop_delay, expected) in [(None, T), (Some(T / 4), T / 4)] {
+            let mut flow = Swift::new(Parameters { hop_delay, ..usual });
+            answer(&mut flow, 1, Duration::from_millis(1));
+            let rate = flow.pacing_rate();
+            flow.set_base_rtt(4 * T);
+            assert_eq!((flow.hop_delay, flow.flow_delay, flow.pacing_rate()), (expected, 8 * T, rate));
+        }
     }
 }

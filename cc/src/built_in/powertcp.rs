@@ -2,14 +2,25 @@
 
 use crate::hpcc::{LEAST_ARRIVALS, PathReading, Signal};
 use crate::{
-    Ack, ConfigError, CongestionController, HpccConfig, Inflight, PathRecords, PathTelemetry, Rate, limits,
+    Ack, CongestionController, Feedback, HpccConfig, Inflight, PathRecords, PathTelemetry, Rate,
+    Registration, limits,
+};
+use alloc::boxed::Box;
+use core::time::Duration;
+
+/// PowerTCP with in-band telemetry (section 3.3, algorithm 1) and HPCC++'s parameters, except `max_stage`. With 33 flows, HPCC++'s rule of
+/// thumb results in the authors' `beta`: 150 Mb/s at 100 Gb/s.
+pub static POWERTCP: Registration = Registration {
+    name: "powertcp",
+    feedback: Feedback::Telemetry,
+    flows: 33,
+    keys: &[],
+    build: |parameters| Box::new(PowerTcp::new(parameters.hpcc)),
 };
 
-/// PowerTCP with in-band telemetry (section 3.3, algorithm 1) and HPCC++'s parameters, except `max_stage`.
-///
 /// The window is stored as a rate: the number of bytes that the rate carries in a base RTT.
 #[derive(Clone, Copy, Debug)]
-pub struct PowerTcp {
+struct PowerTcp {
     config: HpccConfig,
     records: PathRecords,
     /// Smoothed power of the busiest link; 1 for a full link without a queue.
@@ -26,37 +37,10 @@ pub struct PowerTcp {
 const GAMMA: f64 = 0.9;
 
 impl PowerTcp {
-    /// Number of flows for which HPCC++'s rule of thumb results in the authors' `beta`: 150 Mb/s at 100 Gb/s.
-    pub const DEFAULT_FLOWS: u32 = 33;
-
     /// Creates a flow at line rate, without telemetry.
-    ///
-    /// # Errors
-    /// Returns a [`ConfigError`] if a parameter is out of its limits.
-    pub fn new(config: HpccConfig) -> Result<Self, ConfigError> {
-        config.validate()?;
+    const fn new(config: HpccConfig) -> Self {
         let (rate, before) = (config.line_rate, config.line_rate);
-        Ok(Self { config, records: PathRecords::new(), power: 1.0, rate, before, round_ends: 0 })
-    }
-
-    /// Returns the parameters of the controller.
-    #[must_use]
-    pub const fn config(&self) -> &HpccConfig {
-        &self.config
-    }
-
-    pub(crate) const fn config_mut(&mut self) -> &mut HpccConfig {
-        &mut self.config
-    }
-
-    /// Returns the smoothed power of the busiest link, 1 for a full link without a queue.
-    #[must_use]
-    pub const fn power(&self) -> f64 {
-        self.power
-    }
-
-    pub(crate) const fn records(&self) -> &PathRecords {
-        &self.records
+        Self { config, records: PathRecords::new(), power: 1.0, rate, before, round_ends: 0 }
     }
 
     /// Applies the smoothing of `norm_power`, then `update_window` and `update_old`.
@@ -97,6 +81,14 @@ impl CongestionController for PowerTcp {
         self.records = PathRecords::new();
     }
 
+    fn set_base_rtt(&mut self, base_rtt: Duration) {
+        self.config.base_rtt = base_rtt;
+    }
+
+    fn records(&self) -> Option<&PathRecords> {
+        Some(&self.records)
+    }
+
     #[inline]
     fn window(&self) -> u64 {
         limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
@@ -113,7 +105,6 @@ mod tests {
     use super::*;
     use crate::{Counter, Hop, Instant};
     use core::num::NonZeroU32;
-    use core::time::Duration;
 
     const LINE: Rate = Rate::from_gbps(100);
     const T: u64 = 4160;
@@ -128,7 +119,7 @@ mod tests {
     }
 
     fn flow() -> PowerTcp {
-        PowerTcp::new(HpccConfig::new(LINE, Duration::from_nanos(T), NonZeroU32::new(100).unwrap())).unwrap()
+        PowerTcp::new(HpccConfig::new(LINE, Duration::from_nanos(T), NonZeroU32::new(100).unwrap()))
     }
 
     /// Power is (dq/dt + txRate) (q + B T) / (B^2 T).
@@ -138,7 +129,7 @@ mod tests {
             let mut flow = flow();
             record(&mut flow, 10_000, 0, before);
             record(&mut flow, 10_000 + T, 52_000, after);
-            flow.power()
+            flow.power
         };
         assert!((power(0, 0) - 1.0).abs() < 1e-9);
         assert!((power(52_000, 52_000) - 2.0).abs() < 1e-9);
@@ -163,7 +154,7 @@ mod tests {
         for seq in [T, 2 * T, 3 * T] {
             flow.on_inflight(&share(seq), &Inflight { utilisation: 0.0, interval: T });
         }
-        assert!((flow.power() - 0.5).abs() < 1e-9);
+        assert!((flow.power - 0.5).abs() < 1e-9);
     }
 
     #[test]

@@ -72,6 +72,39 @@ fn files_of_other_simulators_are_run_and_checked() {
     );
 }
 
+#[test]
+fn a_wrong_script_of_faults_is_refused_with_its_file_and_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let scenario = "topology = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\ncongestion = \"auto\"\nfaults = \"script.toml\"\nflow = [{ source = 1, destination = 3, bytes = 1000 }]\n";
+    fs::write(file("endpoints.toml"), scenario).unwrap();
+    let fixed = scenario.replace("auto", "fixed,line_rate=100G");
+    fs::write(file("model.toml"), format!("host = \"model\"\n{fixed}")).unwrap();
+    for (script, of, part) in [
+        (
+            "[[fault]]\naction = \"drop\"\nport = \"s1_h9\"\n",
+            "endpoints.toml",
+            "script.toml: line 3: port = \"s1_h9\": 'h9': no such node",
+        ),
+        (
+            "[[fault]]\naction = \"drop\"\nport = \"h1_h2\"\n",
+            "endpoints.toml",
+            "line 3: port = \"h1_h2\": no link connects them",
+        ),
+        ("[[fault]]\naction = \"lose\"\n", "endpoints.toml", "script.toml: line 2: action"),
+        (
+            "[[fault]]\nname = \"acks\"\naction = \"drop\"\nopcode = \"acknowledge\"\n",
+            "model.toml",
+            "fault acks: opcode is about bytes",
+        ),
+    ] {
+        fs::write(file("script.toml"), script).unwrap();
+        let refused = ferroce().arg("sim").arg("--check").arg(file(of)).assert().failure();
+        let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(said.contains(part), "{said}");
+    }
+}
+
 /// Returns the summary of a scenario in `fabric/scenarios`.
 fn summary(scenario: &str) -> serde_json::Value {
     let done = ferroce().arg("sim").arg(fabric("scenarios").join(scenario)).arg("--json").assert().success();
@@ -108,7 +141,12 @@ fn scenarios_with_failing_lossy_and_slow_parts_end_with_counts() {
     // Half of the flows stay in their rack. The others load the link of 200 Gb/s in both directions.
     let bursts = summary("bursts.toml");
     assert_eq!(number(&bursts, "flows") % 16.0, 0.0, "{bursts}");
-    for each in [fails, lossy, slow, ring, all, bursts] {
+    // The script loses the last packet of ten messages of each host. 2 * 31 are sent, and 20 again.
+    let last = summary("lost-last.toml");
+    let script = serde_json::json!([{"name": "lost-last", "fitted": 82, "happened": 20}]);
+    assert_eq!((number(&last, "lost"), &last["faults"]), (20.0, &script));
+    assert!(number(&last, "retransmitted") >= 20.0, "{last}");
+    for each in [fails, lossy, slow, ring, all, bursts, last] {
         assert_eq!(each["finished"], each["flows"], "{each}");
     }
 }

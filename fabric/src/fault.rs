@@ -6,7 +6,7 @@ use crate::random::Random;
 use crate::script::{Fate, FaultRule, Script};
 use cc::Instant;
 use datapath::io::PacketBuf;
-use roce::wire::{body, reseal};
+use roce::wire::{body, parse_unverified, reseal};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -190,7 +190,7 @@ impl<B: PacketBuf> FaultLine<B> {
     pub fn push(&mut self, now: Instant, mut buf: B, alloc: impl FnOnce() -> Option<B>) {
         assert!(self.room() > 0, "the caller asks for room first");
         let due = now + self.config.delay;
-        let fate = self.script.judge((now, due), &buf, &mut self.random);
+        let fate = self.script.judge((now, due), buf.len(), || parse_unverified(&buf).ok(), &mut self.random);
         if !self.survives(fate, &mut buf) {
             return;
         }
@@ -233,10 +233,8 @@ impl<B: PacketBuf> FaultLine<B> {
             self.counters.lied += 1;
         }
         if let Some(Fate::Corrupt { good_icrc }) = fate
-            && let Some(body) = body(buf).filter(|body| !body.is_empty())
+            && let Some(sealed) = corrupt(buf, good_icrc, &mut self.random)
         {
-            flip(&mut buf[body], &mut self.random);
-            let sealed = good_icrc && reseal(buf).is_ok();
             self.counters.flipped += 1;
             self.counters.resealed += u64::from(sealed);
         }
@@ -288,6 +286,14 @@ impl<B: PacketBuf> FaultLine<B> {
         let place = self.line.iter().rposition(|(at, _)| *at <= due).map_or(0, |last| last + 1);
         self.line.insert(place, (due, buf));
     }
+}
+
+/// Flips a bit behind the BTH of a frame, and recomputes the ICRC if `good_icrc`. Returns whether the ICRC is valid, or `None` without such a
+/// bit.
+pub(crate) fn corrupt(frame: &mut [u8], good_icrc: bool, random: &mut Random) -> Option<bool> {
+    let body = body(frame).filter(|body| !body.is_empty())?;
+    flip(&mut frame[body], random);
+    Some(good_icrc && reseal(frame).is_ok())
 }
 
 fn flip(bytes: &mut [u8], random: &mut Random) {

@@ -5,7 +5,7 @@ use crate::PortId;
 use crate::fault::Probability;
 use crate::random::Random;
 use cc::{Instant, Rate};
-use roce::wire::{Frame, Opcode, parse_unverified};
+use roce::wire::{Frame, Opcode};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -138,6 +138,21 @@ impl FaultRule {
             && meet(&self.udp_source, &other.udp_source)
     }
 
+    /// Returns the key of a condition on headers, or of an action on bytes; `None` if the rule needs only a frame's length.
+    pub(crate) fn key_of_headers(&self) -> Option<&'static str> {
+        [
+            ("qp", self.qp.is_some()),
+            ("opcode", self.opcodes.is_some()),
+            ("psn", self.psns.is_some()),
+            ("source", self.source.is_some()),
+            ("destination", self.destination.is_some()),
+            ("flow", self.udp_source.is_some()),
+            ("action = \"corrupt\"", matches!(self.action, FaultAction::Corrupt { .. })),
+        ]
+        .into_iter()
+        .find_map(|(key, is_set)| is_set.then_some(key))
+    }
+
     fn fits(&self, now: Duration, length: usize, packet: Option<&Frame<'_>>) -> bool {
         fn is<T: PartialEq>(wanted: &Option<T>, found: impl FnOnce() -> Option<T>) -> bool {
             wanted.is_none() || *wanted == found()
@@ -210,20 +225,21 @@ impl Script {
         self.0.iter().map(|Acting { rule, fitted, happened, .. }| (rule.name.as_str(), *fitted, *happened))
     }
 
-    /// Returns the fault of a frame that would leave at `due`; `None` if no rule affects it.
-    pub(crate) fn judge(
+    /// Returns the fault of a frame of `length` bytes that would leave at `due`; `None` if no rule affects it. `parse` returns its headers,
+    /// and is called only if there are rules.
+    pub(crate) fn judge<'f>(
         &mut self,
         (now, due): (Instant, Instant),
-        frame: &[u8],
+        length: usize,
+        parse: impl FnOnce() -> Option<Frame<'f>>,
         random: &mut Random,
     ) -> Option<Fate> {
         if self.0.is_empty() {
             return None;
         }
-        let packet = parse_unverified(frame).ok();
+        let packet = parse();
         let since = now.saturating_since(Instant::ZERO);
-        let acting =
-            self.0.iter_mut().find(|acting| acting.rule.fits(since, frame.len(), packet.as_ref()))?;
+        let acting = self.0.iter_mut().find(|acting| acting.rule.fits(since, length, packet.as_ref()))?;
         let Acting { rule, fitted, happened, free } = acting;
         *fitted += 1;
         if rule.count.is_some_and(|count| *happened >= count) || !rule.probability.happens(random) {
@@ -239,7 +255,7 @@ impl Script {
             FaultAction::Pause => Fate::At(due.max(Instant::ZERO + rule.until.unwrap_or_default())),
             FaultAction::Rate(rate) => {
                 let start = due.max(*free);
-                *free = start + rate.time_for(frame.len() as u64);
+                *free = start + rate.time_for(length as u64);
                 Fate::At(*free)
             }
         })

@@ -1,10 +1,11 @@
 //! The effect of loss and reordering on endpoints at 100 Gb/s with a round trip of 10 µs. `ci/loss` has more checks.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
-use ferroce_fabric::Probability;
 use ferroce_fabric::sim::{
-    Conventions, Flow, Link, Outcome, Requests, Sampling, Setup, Topology, Verb, run, window,
+    Conventions, Flow, Hosts, Link, Outcome, Requests, Sampling, ScriptedFault, Setup, Topology, Verb, run,
+    run_on, window,
 };
+use ferroce_fabric::{FaultAction, FaultRule, Opcodes, Probability};
 use roce::qp::Congestion;
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -144,5 +145,103 @@ fn hpcc_has_its_rate_back_within_seven_round_trips_of_a_loss() {
         println!("{usual} b/s, with {} lost {mean} b/s, longest dip {longest} us", outcome.lost);
         assert!(Duration::from_micros(longest as u64) <= 7 * TRIP, "{longest} us");
         assert!(mean * 100 >= usual * 95, "{mean} b/s of {usual}");
+    }
+}
+
+/// A rule affects the first frames that match, at the host or at the port of a switch.
+#[test]
+fn a_script_affects_the_frames_of_its_rules() {
+    let base = setup(vec![flow(0, BYTES)], fixed(), Verb::Write, true);
+    let clean = outcome(&base);
+    let scripted = |port, action| {
+        let rule = FaultRule {
+            name: "some".into(),
+            count: Some(3),
+            longer_than: Some(1000),
+            ..FaultRule::of(action)
+        };
+        let outcome = outcome(&Setup { faults: vec![ScriptedFault { port, rule }], ..base.clone() });
+        let [report] = &outcome.faults[..] else { panic!("{:?}", outcome.faults) };
+        assert!(report.fitted > 1000 && report.happened == 3, "{report:?}");
+        outcome
+    };
+    let (at_host, at_switch) = (None, Some([3, 2]));
+    for port in [at_host, at_switch] {
+        assert_eq!(scripted(port, FaultAction::Drop).lost, 3);
+        assert_eq!(scripted(port, FaultAction::Duplicate).doubled, 3);
+        assert!(scripted(port, FaultAction::Corrupt { good_icrc: false }).retransmitted >= 3);
+        let late = scripted(port, FaultAction::Delay(Duration::from_millis(1)));
+        assert!(late.retransmitted >= 3 || late.time > clean.time, "{late:?}");
+        let reordered = scripted(port, FaultAction::Reorder(2));
+        assert_eq!((reordered.finished.len(), reordered.lost), (1, 0));
+        assert_ne!(reordered.trace, clean.trace);
+    }
+    // The acknowledgements return through another port.
+    let rule = FaultRule { longer_than: Some(1000), ..FaultRule::of(FaultAction::Drop) };
+    let other = outcome(&Setup { faults: vec![ScriptedFault { port: Some([3, 0]), rule }], ..base.clone() });
+    assert_eq!((other.lost, other.trace), (0, clean.trace));
+}
+
+/// A held frame continues after 1 ms even if no frame overtakes it.
+#[test]
+fn a_frame_that_nothing_overtakes_is_held_for_a_millisecond() {
+    let base = setup(vec![flow(0, 1000)], fixed(), Verb::Write, true);
+    let clean = outcome(&base);
+    let rule = FaultRule { longer_than: Some(500), ..FaultRule::of(FaultAction::Reorder(60)) };
+    let held = outcome(&Setup { faults: vec![ScriptedFault { port: None, rule }], ..base });
+    let more = held.time - clean.time;
+    assert!(more <= Duration::from_millis(1) && more > Duration::from_micros(900), "{more:?}");
+}
+
+/// Model hosts go back to a lost packet, after a gap or after 250 µs without progress.
+#[test]
+fn a_script_affects_the_packets_of_model_hosts() {
+    let base = Setup {
+        hosts: Hosts::Model,
+        ..setup(vec![flow(0, BYTES), flow(1, BYTES)], fixed(), Verb::Write, false)
+    };
+    let clean = outcome(&base);
+    let until = Some(Duration::from_micros(300));
+    let scripted = |action, count, port| {
+        let data = Some(1000);
+        let rule =
+            FaultRule { name: "some".into(), count, longer_than: data, until, ..FaultRule::of(action) };
+        Setup { faults: vec![ScriptedFault { port, rule }], ..base.clone() }
+    };
+    let at_switch = Some([3, 2]);
+    let lost = outcome(&scripted(FaultAction::Drop, Some(3), at_switch));
+    assert_eq!((lost.lost, lost.faults[0].happened), (3, 3));
+    assert!(lost.retransmitted >= 3 && lost.time > clean.time, "{lost:?}");
+    let everywhere = outcome(&scripted(FaultAction::Drop, Some(3), None));
+    assert_eq!((everywhere.lost, everywhere.faults.len()), (6, 1), "each host counts its own packets");
+    for action in [FaultAction::Duplicate, FaultAction::Reorder(2), FaultAction::Delay(HOP)] {
+        let changed = outcome(&scripted(action, Some(3), at_switch));
+        assert_eq!((changed.lost, changed.faults[0].happened), (0, 3), "{action:?}");
+        assert_ne!(changed.trace, clean.trace, "{action:?}");
+    }
+    // 300 µs in which nothing arrives, or a fifth of the link's rate.
+    let pause = outcome(&scripted(FaultAction::Pause, None, at_switch));
+    let slow = outcome(&scripted(FaultAction::Rate(Rate::from_gbps(20)), None, at_switch));
+    let micros = |outcome: &Outcome| outcome.time.as_micros() as i64 - clean.time.as_micros() as i64;
+    assert!((250..600).contains(&micros(&pause)), "{}", micros(&pause));
+    assert!((200..600).contains(&micros(&slow)), "{}", micros(&slow));
+    // The counts are those of one thread, on any number.
+    let two = run_on(2, &scripted(FaultAction::Drop, Some(3), None), &mut |_, _, _| {}).unwrap();
+    assert_eq!((two.trace, &two.faults), (everywhere.trace, &everywhere.faults));
+}
+
+#[test]
+fn a_rule_about_headers_is_refused_for_model_hosts_by_its_name() {
+    let base = Setup { hosts: Hosts::Model, ..setup(vec![flow(0, BYTES)], fixed(), Verb::Write, false) };
+    let any = FaultRule { name: "some".into(), ..FaultRule::of(FaultAction::Drop) };
+    for (rule, key) in [
+        (FaultRule { opcodes: Some(Opcodes::of(|_| true)), ..any.clone() }, "opcode"),
+        (FaultRule { psns: Some(1..=2), ..any.clone() }, "psn"),
+        (FaultRule { action: FaultAction::Corrupt { good_icrc: false }, ..any }, "action = \"corrupt\""),
+    ] {
+        let faults = vec![ScriptedFault { port: None, rule: rule.clone() }];
+        let error = Setup { faults: faults.clone(), ..base.clone() }.check().unwrap_err().to_string();
+        assert!(error.starts_with(&format!("fault some: {key} is about bytes")), "{error}");
+        assert!(Setup { faults, hosts: Hosts::Endpoints, ..base.clone() }.check().is_ok(), "{key}");
     }
 }

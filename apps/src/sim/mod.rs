@@ -6,6 +6,7 @@ mod changes;
 mod collectives;
 mod compare;
 mod congestion;
+mod faults;
 mod figures;
 mod flows;
 mod keys;
@@ -24,6 +25,7 @@ use crate::{input, units};
 use cc::Registration;
 use compare::Ours;
 use congestion::algorithm_names;
+use fabric::RuleReport;
 use fabric::sim::{self, Hosts, Outcome};
 use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) use keys::{ScenarioKey, TABLES};
@@ -315,6 +317,9 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
         outcome.time.as_nanos() as f64 / 1e6,
         outcome.trace
     )?;
+    for RuleReport { name, fitted, happened } in &outcome.faults {
+        outln!("  fault {name:<14} {fitted} frames matched, {happened} affected")?;
+    }
     let rate = |time: Duration| outcome.events as f64 / time.as_secs_f64() / 1e6;
     outln!(
         "  simulated in         {:.2} s, {} events, {:.2} M events/s ({:.2} M in a second of CPU time), {} packets",

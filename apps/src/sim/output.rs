@@ -143,6 +143,7 @@ pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: C
         "queue_max_bytes": outcome.queue_max,
         "dropped": outcome.dropped,
         "lost": outcome.lost,
+        "faults": outcome.faults,
         "marked": outcome.marked,
         "direct_responses": outcome.told,
         "pauses": outcome.pauses,

@@ -3,6 +3,7 @@
 use super::changes::{ChangeText, changes};
 use super::collectives::{CollectiveText, FlowPlan};
 use super::congestion::{RivalText, algorithm_name, authors_marks, congestion, rivals};
+use super::faults::faults;
 use super::flows::{FlowText, Numbering, Traffic, draw, list, parse_time, sizes_file, zero};
 use super::mistake::Mistake;
 use super::shape::{NodeNames, Shape};
@@ -68,6 +69,8 @@ pub(super) struct Text {
     pub(super) first_host: Option<u32>,
     #[serde(default)]
     loss: f64,
+    /// File with a script of faults.
+    faults: Option<PathBuf>,
     requests: Option<RequestsText>,
     #[serde(default)]
     rival: Vec<RivalText>,
@@ -257,10 +260,13 @@ pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, F
         .map_err(refuse)?;
     let applications = applications(&keys, numbering).map_err(refuse)?;
     let sampled = sampled(&keys, &shape.topology, names).map_err(refuse)?;
+    let script = keys.faults.as_ref().map(|file| faults(&folder.join(file), &shape));
+    let faults = script.transpose().map_err(refuse)?.unwrap_or_default();
     let FlowPlan { flows, dependencies, .. } = flows;
     let setup = Setup {
         seed,
         rivals,
+        faults,
         changes,
         applications,
         dependencies,
@@ -294,7 +300,7 @@ pub fn files(name: &str, text: &str) -> Vec<PathBuf> {
     let Ok(keys) = toml::from_str::<Text>(text) else { return Vec::new() };
     let folder = folder_of(name);
     let sizes = keys.traffic.as_ref().and_then(sizes_file).map(PathBuf::from);
-    keys.links.into_iter().chain(sizes).map(|file| folder.join(file)).collect()
+    keys.links.into_iter().chain(keys.faults).chain(sizes).map(|file| folder.join(file)).collect()
 }
 
 /// Returns the flows in the scenario itself.

@@ -43,6 +43,17 @@ pub struct Fault {
 /// # Errors
 /// Returns the line of the first mistake and its description.
 pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String)> {
+    read_with(text, &|name| port(name, ports))
+}
+
+/// A function that returns the port with this name, or the reason why there is none.
+pub type Ports<'a> = dyn Fn(&str) -> Result<PortId, String> + 'a;
+
+/// Parses the rules of a script whose ports have other names.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_with(text: &str, ports: &Ports<'_>) -> Result<Vec<Fault>, (usize, String)> {
     let line = |offset: usize| line_of(text, offset);
     let file: File = toml::from_str(text)
         .map_err(|error| (line(error.span().map_or(0, |span| span.start)), with_remedy(error.message())))?;
@@ -83,7 +94,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn of(table: &BTreeMap<Spanned<String>, Value>, ports: &[PortSpec]) -> Result<Self, Wrong> {
+    fn of(table: &BTreeMap<Spanned<String>, Value>, ports: &Ports<'_>) -> Result<Self, Wrong> {
         let mut draft = Self {
             rule: FaultRule::of(FaultAction::Drop),
             action: None,
@@ -102,7 +113,7 @@ impl Draft {
         Ok(draft)
     }
 
-    fn set(&mut self, key: &str, text: &str, ports: &[PortSpec]) -> Result<(), String> {
+    fn set(&mut self, key: &str, text: &str, ports: &Ports<'_>) -> Result<(), String> {
         let Self { rule, .. } = self;
         let not = |accepts: &str, example: &str| {
             format!("{key} = {text:?}: not {accepts}; write {key} = {example}")
@@ -115,7 +126,7 @@ impl Draft {
                 let accepts = "1 to 64 letters, digits and hyphens, a letter first";
                 rule.name = name(text).ok_or_else(|| not(accepts, "\"lost-acks\""))?;
             }
-            "port" => rule.port = Some(port(text, ports)?),
+            "port" => rule.port = Some(ports(text)?),
             "after" => rule.after = time()?,
             "until" => rule.until = Some(time()?),
             "qp" => {

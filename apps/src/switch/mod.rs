@@ -2,7 +2,7 @@
 
 mod control;
 mod ctl;
-mod faults;
+pub(crate) mod faults;
 mod links;
 mod rules;
 mod series;

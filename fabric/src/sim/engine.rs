@@ -100,7 +100,8 @@ fn may_divide(setup: &Setup) -> bool {
             || rate.time_for(setup.acknowledgement().into()) >= Duration::from_nanos(1)
     };
     let links = &setup.topology;
-    let is_local = setup.hosts == Kind::Model && setup.dependencies.is_empty();
+    // The counts of a script are of all ports.
+    let is_local = setup.hosts == Kind::Model && setup.dependencies.is_empty() && setup.faults.is_empty();
     is_local && shortest_delay(setup) > 0 && links.rates().all(takes_time)
 }
 
@@ -222,7 +223,10 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
     }
 
     fn outcome(self, end: u64) -> Outcome {
-        let Network { mut finished, counts, trace, parcels, queues, latencies, .. } = self.network;
+        let Network { mut finished, counts, trace, ports, parcels, queues, latencies, .. } = self.network;
+        let mut faults = Vec::new();
+        let scripts = ports.iter().filter_map(|port| port.script.as_ref());
+        scripts.for_each(|script| script.count(&mut faults));
         finished.sort_by_key(|flow| (flow.start + flow.time, flow.flow));
         Outcome {
             finished,
@@ -240,6 +244,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             told: counts.told,
             lied: counts.lied,
             unheard: counts.unheard,
+            faults,
             pauses: counts.pauses,
             paused: Duration::from_nanos(counts.paused / 1000),
             series: self.series,
@@ -276,6 +281,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
                 network.count_once();
                 self.sample();
             }
+            Event::Release(port) => network.release(port),
             Event::Change(change) => {
                 network.count_once();
                 self.change(change);

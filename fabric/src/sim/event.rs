@@ -25,6 +25,8 @@ pub(super) enum Event {
     Expire(u32),
     /// A row of the series is due.
     Sample,
+    /// The frame that a script holds at a port must continue.
+    Release(u32),
 }
 
 const PAUSE: u64 = 4;
@@ -51,6 +53,7 @@ impl Packed {
             Event::Timer(flow) => (5, flow, 0),
             Event::Expire(flow) => (6, flow, 0),
             Event::Sample => (7, 0, 0),
+            Event::Release(port) => (8, port, 0),
         };
         Self(kind << 60 | (a as u64) << 32 | b as u64)
     }
@@ -65,7 +68,8 @@ impl Packed {
             4 => Event::Pause { port: a, on: b & 1 != 0, number: b >> 1 },
             5 => Event::Timer(a),
             6 => Event::Expire(a),
-            _ => Event::Sample,
+            7 => Event::Sample,
+            _ => Event::Release(a),
         }
     }
 }
@@ -85,6 +89,7 @@ mod tests {
             Event::Timer(2),
             Event::Expire(3),
             Event::Sample,
+            Event::Release(6),
             Event::Change(5),
         ] {
             assert_eq!(Packed::new(event).unpack(), event);

@@ -17,7 +17,7 @@ use roce::wire::{MAX_FEEDBACK, MAX_OVERHEAD, Numbers, Subscription, mark_ce, tra
 use std::ops::{Deref, DerefMut};
 
 /// A frame in a reusable buffer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Frame {
     bytes: Box<[u8]>,
     length: usize,
@@ -101,6 +101,10 @@ fn five_tuple(frame: &[u8]) -> u64 {
 
 impl Parcel for Frame {
     const IS_IN_ORDER: bool = true;
+
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        Some(self)
+    }
 
     fn size(&self) -> u32 {
         self.length as u32

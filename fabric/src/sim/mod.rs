@@ -15,9 +15,11 @@ mod endpoints;
 mod engine;
 mod event;
 mod exchange;
+mod faults;
 mod flow;
 mod frame;
 mod link_changes;
+mod link_faults;
 mod measure;
 mod model;
 mod network;
@@ -34,6 +36,7 @@ mod traffic;
 
 pub use change::{Change, LinkChange};
 pub use collective::Collective;
+pub use faults::ScriptedFault;
 pub use measure::{PortRow, Row, Series};
 pub use outcome::{Finished, Outcome};
 pub use setup::{

@@ -7,7 +7,7 @@ use super::measure::Queues;
 use super::outcome::Finished;
 use super::parcel::{Parcel, Parcels};
 use super::partition::Partition;
-use super::port::{NO_PATH, Port, Routes, Waiting, mix, ports, sampled};
+use super::port::{NO_PATH, Port, Routes, Waiting, add_scripts, mix, ports, sampled};
 use super::setup::{Dependency, Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
 use crate::Probability;
@@ -122,7 +122,10 @@ impl<'a, P: Parcel> Network<'a, P> {
         me: u16,
     ) -> Result<Self, SetupError> {
         let owners = &partition.owners;
-        let ports = ports(setup, owners);
+        let mut ports = ports(setup, owners);
+        if !setup.faults.is_empty() {
+            add_scripts(setup, &mut ports);
+        }
         let routes = Routes::new(&setup.topology, &ports);
         routes.check()?;
         let (first_ports, buffers) = buffers(setup, &ports);
@@ -300,8 +303,12 @@ impl<'a, P: Parcel> Network<'a, P> {
             self.parcels.give_back(packet);
             return free_at;
         }
-        let detour = if is_host { self.detour() } else { 0 };
-        self.push_to(owner, free_at + delay + detour, Event::Arrive { port: peer, packet });
+        let at = free_at + delay + if is_host { self.detour() } else { 0 };
+        if self.ports[port as usize].script.is_some() {
+            self.transmit_by_script(port, packet, at);
+        } else {
+            self.push_to(owner, at, Event::Arrive { port: peer, packet });
+        }
         free_at
     }
 

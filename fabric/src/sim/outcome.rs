@@ -1,6 +1,7 @@
 //! The outcome of a simulation.
 
 use super::measure::{Queues, Series};
+use crate::RuleReport;
 use std::time::Duration;
 
 /// A finished flow.
@@ -57,6 +58,8 @@ pub struct Outcome {
     pub lied: u64,
     /// Packets with opcodes of Ferroce's own that the network dropped, because hosts do not support them.
     pub unheard: u64,
+    /// Rules of the setup's script, with the frames that matched and those that were affected.
+    pub faults: Vec<RuleReport>,
     /// PFC pauses that switches sent.
     pub pauses: u64,
     /// Time that ports were paused, summed over all ports.

@@ -84,6 +84,10 @@ impl Packet {
 impl Parcel for Packet {
     const IS_IN_ORDER: bool = false;
 
+    fn frame(&mut self) -> Option<&mut [u8]> {
+        None
+    }
+
     fn size(&self) -> u32 {
         self.size
     }

@@ -10,10 +10,12 @@ use roce::wire::Subscription;
 use roce::wire::format::PortState;
 
 /// A packet of either kind of host.
-pub(super) trait Parcel: Default {
+pub(super) trait Parcel: Default + Clone {
     /// Whether simultaneous events are in the order in which they were scheduled, because one thread runs all. If not, see
     /// [`Event`](super::event::Event).
     const IS_IN_ORDER: bool;
+    /// Returns the bytes of a frame; `None` for a packet of the model, which has no headers.
+    fn frame(&mut self) -> Option<&mut [u8]>;
     fn size(&self) -> u32;
     /// Returns the destination host and the hash of the five-tuple; `hashes` are those of the flows.
     fn way(&self, setup: &Setup, hashes: &[u64]) -> (u32, u64);

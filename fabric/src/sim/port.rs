@@ -1,5 +1,6 @@
 //! Ports and routes. A port is one direction of a link with its queue; a route is the choice of ports towards a host.
 
+use super::faults::{PortScript, ScriptedFault};
 use super::setup::{Setup, SetupError};
 use super::topology::Topology;
 use crate::classes::{Length, Queues};
@@ -42,6 +43,8 @@ pub(super) struct Port {
     pub(super) delay: u64,
     /// Probability that the link loses a packet.
     pub(super) loss: Probability,
+    /// `None` unless the setup has faults for the port.
+    pub(super) script: Option<Box<PortScript>>,
     pub(super) free_at: u64,
     /// Time of the next scheduled [`Event::Look`](super::event::Event::Look).
     pub(super) look_at: Option<u64>,
@@ -87,6 +90,7 @@ impl Port {
             picos_per_byte: picos_per_byte(rate),
             delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
             loss: Probability::NEVER,
+            script: None,
             free_at: 0,
             look_at: None,
             queue: Queues::new(0, setup.second_class),
@@ -147,13 +151,33 @@ pub(super) fn sampled(setup: &Setup, ports: &[Port]) -> Vec<u32> {
     if setup.sampled.is_empty() {
         return vec![ports[sampling.host as usize].peer];
     }
-    let topology = &setup.topology;
-    let port = |&[from, to]: &[usize; 2]| {
-        let link = topology.link_between(from, to)?;
-        // `ends` is in the order of nodes, so the port of the node with the lower number is first.
-        ends(ports, &[link]).get(usize::from(from > to)).copied()
-    };
-    setup.sampled.iter().filter_map(port).collect()
+    setup.sampled.iter().filter_map(|&nodes| port_between(&setup.topology, ports, nodes)).collect()
+}
+
+/// Returns the port of the first node towards the second.
+fn port_between(topology: &Topology, ports: &[Port], [from, to]: [usize; 2]) -> Option<u32> {
+    let link = topology.link_between(from, to)?;
+    // `ends` is in the order of nodes, so the port of the node with the lower number is first.
+    ends(ports, &[link]).get(usize::from(from > to)).copied()
+}
+
+/// Adds the setup's scripts of faults to the ports.
+pub(super) fn add_scripts(setup: &Setup, ports: &mut [Port]) {
+    let mut rules = vec![Vec::new(); ports.len()];
+    for ScriptedFault { port, rule } in &setup.faults {
+        match port {
+            None => rules[..setup.topology.hosts()].iter_mut().for_each(|rules| rules.push(rule.clone())),
+            Some(nodes) => {
+                let port = port_between(&setup.topology, ports, *nodes);
+                port.into_iter().for_each(|port| rules[port as usize].push(rule.clone()));
+            }
+        }
+    }
+    for (id, (port, rules)) in
+        ports.iter_mut().zip(rules).enumerate().filter(|(_, (_, rules))| !rules.is_empty())
+    {
+        port.script = Some(Box::new(PortScript::new(rules.into_iter(), mix(setup.seed ^ mix(id as u64)))));
+    }
 }
 
 /// Rounds down to whole ns if the conventions require it.

@@ -1,6 +1,6 @@
 //! The setup of a simulation: topology, hosts, flows and switches.
 
-use super::{Change, Topology};
+use super::{Change, ScriptedFault, Topology};
 use crate::{Direct, Probability, Red, SecondClass};
 use cc::{AlgorithmConfig, Rate};
 use roce::CoreIndex;
@@ -197,6 +197,8 @@ pub struct Setup {
     pub applications: Vec<Application>,
     /// Probability that a frame is lost on the link from its host, in addition to the loss of that link. Endpoints only.
     pub loss: Probability,
+    /// Script of faults. With model hosts, their rules have no conditions on headers, and corrupt nothing.
+    pub faults: Vec<ScriptedFault>,
     /// Largest additional delay of four paths, from which each frame takes one at random. The delays are 0, 1/3, 2/3 and all of it.
     /// Endpoints only.
     pub spread: Duration,
@@ -253,6 +255,14 @@ pub enum SetupError {
         "sampled port {port} is of node {from} towards node {to}: no link connects them; use the ends of a link"
     )]
     Sampled { port: usize, from: usize, to: usize },
+    #[error(
+        "fault {fault} is at node {from} towards node {to}: no link connects them; use the ends of a link"
+    )]
+    Fault { fault: usize, from: usize, to: usize },
+    #[error(
+        "fault {name}: {key} is about bytes of a packet, and packets of model hosts have none; leave it out, or choose endpoints"
+    )]
+    ModelFault { name: String, key: &'static str },
     #[error("change {change} is of link {link}: no such link; use 0 to {last}")]
     Change { change: usize, link: usize, last: usize },
     #[error("no path leads from switch {switch} to host {host}; connect them")]
@@ -352,6 +362,7 @@ impl Setup {
             requests: Requests::WRITES,
             applications: Vec::new(),
             loss: Probability::NEVER,
+            faults: Vec::new(),
             spread: Duration::ZERO,
             lie: Probability::NEVER,
             deaf: false,
@@ -382,6 +393,7 @@ impl Setup {
                 return Err(SetupError::Sampled { port, from, to });
             }
         }
+        self.check_faults()?;
         self.check_dependencies()?;
         let last = self.topology.links().len().saturating_sub(1);
         for (change, Change { links, .. }) in self.changes.iter().enumerate() {
@@ -439,6 +451,22 @@ impl Setup {
             }
             Hosts::Model => Ok(()),
         }
+    }
+
+    /// Checks that faults are at links, and that packets have what their rules are about.
+    fn check_faults(&self) -> Result<(), SetupError> {
+        for (fault, ScriptedFault { port, rule }) in self.faults.iter().enumerate() {
+            if let Some([from, to]) =
+                port.filter(|[from, to]| self.topology.link_between(*from, *to).is_none())
+            {
+                return Err(SetupError::Fault { fault, from, to });
+            }
+            let key = rule.key_of_headers().filter(|_| self.hosts == Hosts::Model);
+            if let Some(key) = key {
+                return Err(SetupError::ModelFault { name: rule.name.clone(), key });
+            }
+        }
+        Ok(())
     }
 
     /// Checks that no flow depends on itself, directly or through others.

@@ -29,7 +29,7 @@ fn a_run_writes_tables_and_a_self_contained_page() {
     }
     assert!(file("series.csv").lines().count() > 2000);
     let page = file("report.html");
-    assert!(page.matches("<svg").count() == 4 && page.contains("11 of 11"), "plots and the comparison");
+    assert!(page.matches("<figure>").count() == 4 && page.contains("11 of 11"), "plots and the comparison");
     assert!(!page.contains("src=") && !page.contains("href="), "nothing from elsewhere");
 }
 

@@ -5,7 +5,7 @@ use super::Args;
 use super::figures::{self, quantile};
 use super::parts::{self, Kind, Part};
 use super::scenario::{self, Options, Scenario};
-use super::{arena_page, simulate};
+use super::{arena_page, report, simulate};
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
 use cc::{AlgorithmConfig, Registration};
@@ -23,26 +23,28 @@ const POINTS: usize = 250;
 /// The duration over which the least throughput of the bottleneck is computed, ns.
 const DIP: u64 = 10_000;
 
-/// The columns, with units and descriptions.
-pub const COLUMNS: [(&str, &str); 14] = [
-    ("carried", "Gb/s on the bottleneck in the steady state"),
-    ("least", "Gb/s, the least in any 10 µs until the first flow ends"),
-    ("Jain", "of what was acknowledged in the steady state"),
-    ("queue p50", "bytes at the bottleneck in the steady state"),
-    ("queue p99", "the same"),
-    ("peak", "bytes, the longest queue of any port"),
-    ("mean", "µs, completion"),
-    ("all", "µs, until the last flow ended"),
-    ("slowdown p50", "times longer than alone"),
-    ("slowdown p99", "the same"),
-    ("short p99", "slowdown of flows below 30 kB"),
-    ("middle p99", "slowdown of 300 kB to 1 MB"),
-    ("long p99", "slowdown from 1 MB"),
-    ("lost", "packets dropped"),
+/// The columns: name, unit, what it is, and the ideal value, of which the first two are the rate of the bottleneck.
+pub const COLUMNS: [(&str, &str, &str, &str); 14] = [
+    ("carried", "Gb/s", "what the bottleneck carries in the steady state", RATE),
+    ("least", "Gb/s", "the least in any 10 µs until the first flow ends", RATE),
+    ("Jain", "of 1", "Jain's index of what was acknowledged in the steady state", "1"),
+    ("queue p50", "B", "at the bottleneck in the steady state", "0"),
+    ("queue p99", "B", "the same", "0"),
+    ("peak", "B", "the longest queue of any port", "0"),
+    ("mean", "µs", "mean completion time", ""),
+    ("all", "µs", "time until the last flow ended", ""),
+    ("slowdown p50", "times", "times longer than alone", "1"),
+    ("slowdown p99", "times", "the same", "1"),
+    ("short p99", "times", "slowdown of flows below 30 kB", "1"),
+    ("middle p99", "times", "slowdown of 300 kB to 1 MB", "1"),
+    ("long p99", "times", "slowdown from 1 MB", "1"),
+    ("lost", "packets", "packets dropped", "0"),
 ];
+/// The ideal value that is the rate of the bottleneck.
+pub const RATE: &str = "rate";
 
 /// The result of one run. The figures are text, so that they survive JSON unchanged.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Cell {
     pub scenario: String,
@@ -53,6 +55,10 @@ pub struct Cell {
     pub refused: Option<String>,
     /// The figures in the order of [`COLUMNS`], each empty if the scenario has none.
     pub figures: Vec<String>,
+    /// Rate of the bottleneck, Gb/s, if the scenario has one.
+    pub link: Option<f64>,
+    /// Begin and end of the steady state, ns, if there was one.
+    pub steady: Option<[u64; 2]>,
     /// Time in ns, queue in bytes, and throughput of the bottleneck in Mb/s since the previous point.
     pub line: Vec<[u64; 3]>,
 }
@@ -120,7 +126,7 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
     let page = OutFile::open(&folder.join("arena.html"))?;
     let table = OutFile::open(&folder.join("arena.json"))?;
-    page.write(&arena_page::page(&cells)?)?;
+    page.write(&arena_page::page(&cells))?;
     let text = serde_json::to_string_pretty(&cells).map_err(|error| Failure::run(error.to_string()))?;
     table.write(&(text + "\n"))?;
     outln!("{} runs in {}", cells.len(), folder.join("arena.html").display())?;
@@ -156,6 +162,8 @@ fn cell(job: &Job, algorithms: &[&'static Registration]) -> Result<Cell, Failure
         seed: job.seed,
         refused: None,
         figures: Vec::new(),
+        link: report::link(&scenario, 0).map(|rate| rate.as_bps() as f64 / 1e9),
+        steady: None,
         line: Vec::new(),
     };
     let is_receivers = matches!(scenario.setup.congestion.algorithm, AlgorithmConfig::HpccReceiver(_));
@@ -165,6 +173,8 @@ fn cell(job: &Job, algorithms: &[&'static Registration]) -> Result<Cell, Failure
     }
     let outcome = simulate(&scenario, 1, false)?;
     cell.figures = figures(&scenario, &outcome);
+    let steady = figures::steady(&scenario, &outcome);
+    cell.steady = steady.map(|steady| steady.window.map(|time| time.as_nanos() as u64));
     cell.line = line(&outcome.series);
     Ok(cell)
 }

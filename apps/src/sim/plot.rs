@@ -1,10 +1,12 @@
-//! Line plots as SVG text.
+//! Line plots for pages: SVG for the lines, HTML for the labels, so that text keeps its size on any screen. Colours are variables of the
+//! page's style, and follow light and dark mode. A box beside each name hides and shows its line, without scripts.
 
-use crate::failure::Failure;
-use plotters::prelude::*;
+use std::fmt::Write;
 
 pub struct Line {
     pub name: String,
+    /// Number of the line's colour, dashes and width: see [`styles`].
+    pub style: usize,
     pub points: Vec<(f64, f64)>,
 }
 
@@ -24,122 +26,292 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-pub struct Axes<'a> {
-    pub x: &'a str,
-    pub y: &'a str,
-    /// True for a logarithmic x axis, labelled in bytes.
+/// A plot of lines over one axis.
+#[derive(Clone, Default)]
+pub struct Plot<'a> {
+    pub heading: &'a str,
+    pub says: &'a str,
+    /// What the axes show, with units.
+    pub axes: [&'a str; 2],
+    /// True for a logarithmic x axis, labelled in bytes. Otherwise the x axis begins at 0.
     pub is_logarithmic: bool,
+    /// End of the x axis, so that plots of one run are aligned; 0 for that of the points.
+    pub end: f64,
+    /// Part of the x axis that is marked as the steady state.
+    pub steady: Option<[f64; 2]>,
+    /// Value beside which the lines are to be seen, with its name.
+    pub ideal: Option<(String, f64)>,
 }
 
-const SIZE: (u32, u32) = (900, 320);
-/// The limit on drawn points per line.
-const POINTS: usize = 3000;
+/// The limit on parts of a line, in each of which the lowest and the highest point are drawn.
+const PARTS: usize = 700;
+/// Units of the drawing's width and height.
+const WIDE: f64 = 10_000.0;
+const HIGH: f64 = 1000.0;
+/// Lines from which the names are folded.
+const MANY: usize = 16;
 
-/// The palette of Okabe and Ito, whose colours colour-blind people can distinguish, and grey. It repeats after 8 lines.
-const COLOURS: [RGBColor; 8] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-    RGBColor(0, 0, 0),
-    RGBColor(150, 150, 150),
+/// Colours that colour-blind people can distinguish (after Okabe and Ito, and Tol), for light and for dark pages.
+const COLOURS: [[&str; 2]; 10] = [
+    ["#0072b2", "#4da6e0"],
+    ["#d55e00", "#ff8c42"],
+    ["#009e73", "#2fd0a3"],
+    ["#b0468c", "#e58bc4"],
+    ["#3a9bd9", "#9ad3f5"],
+    ["#b87f00", "#f2bc3d"],
+    ["#6a3fb5", "#b79cf2"],
+    ["#8c4a32", "#d99a80"],
+    ["#6e6e6e", "#b5b5b5"],
+    ["#7d8a00", "#c9d64a"],
 ];
-/// The limit on lines in a legend.
-const NAMED: usize = 16;
+/// Dashes and gaps; lines with equal colours differ by them. A dashed line also leaves visible what it covers.
+const DASHES: [&str; 4] = ["none", "9 5", "3 3", "12 4 3 4"];
+/// Number of styles: ten colours, four kinds of dashes, two widths.
+pub const STYLES: usize = COLOURS.len() * DASHES.len() * 2;
+/// Number of colours: styles that differ by a multiple of it have the same.
+pub const HUES: usize = COLOURS.len();
 
-const fn colour(number: usize) -> RGBColor {
-    COLOURS[number % COLOURS.len()]
+/// Returns the kind of dashes of a style: neighbours, and styles of one colour, have different ones.
+const fn dashes(style: usize) -> usize {
+    (style % HUES + style / HUES) % DASHES.len()
 }
 
-/// Returns the legend of a plot as HTML; empty for one line, or for more than 16.
-pub fn legend(lines: &[Line]) -> String {
-    if !(2..=NAMED).contains(&lines.len()) {
-        return String::new();
+/// Returns the style sheet of plots.
+pub fn styles() -> String {
+    let variables = |mode: usize| {
+        let each = COLOURS.iter().enumerate().map(|(number, of)| format!("--c{number}:{};", of[mode]));
+        each.collect::<String>()
+    };
+    let mut text =
+        format!(":root{{{}}}@media(prefers-color-scheme:dark){{:root{{{}}}}}", variables(0), variables(1));
+    for style in 0..STYLES {
+        let (hue, dashes) = (style % HUES, DASHES[dashes(style)]);
+        let width = if style / HUES / DASHES.len() == 0 { 1.7 } else { 3.2 };
+        let _ = write!(
+            text,
+            ".l{style}{{stroke:var(--c{hue});stroke-dasharray:{dashes};stroke-width:{width}}}\
+             figure:has(.t{style}:not(:checked)) .plot .l{style}{{display:none}}"
+        );
     }
-    let name = |(number, line): (usize, &Line)| {
-        let RGBColor(r, g, b) = colour(number);
-        format!("<span><i style=\"background:rgb({r},{g},{b})\"></i>{}</span>", line.name)
-    };
-    let names: String = lines.iter().enumerate().map(name).collect();
-    format!("<p class=legend>{names}</p>")
+    text + ".plot{display:grid;grid-template-columns:3.6em 1fr;font-size:.85em;color:var(--faint);margin-right:1.2em}\
+        .plot svg{grid-column:2;width:100%;height:15em;display:block;overflow:visible}.plot path{fill:none;vector-effect:non-scaling-stroke;\
+        stroke-linejoin:round}.plot .grid{stroke:var(--line)}.ideal{stroke:var(--text);stroke-dasharray:2 5;stroke-width:1.5}\
+        .steady{fill:var(--mark)}.ys,.xs{position:relative}.ys span{position:absolute;right:.5em;transform:translateY(50%);white-space:nowrap}\
+        .xs{grid-column:2;height:1.6em}.xs span{position:absolute;transform:translateX(-50%);white-space:nowrap}.unit{grid-column:1/3}\
+        .x{text-align:right}.legend{max-height:14em;overflow:auto}.legend label{display:inline-block;margin:0 1.1em .2em 0;white-space:nowrap}\
+        .key{width:2.2em;height:.6em;vertical-align:middle;margin:0 .4em}.key path,.key rect{vector-effect:non-scaling-stroke}\
+        .legend input{margin:0;vertical-align:middle}figure{margin:2em 0}"
 }
 
-/// Draws the lines as SVG. Returns an empty text if there are no points.
-pub fn lines(axes: &Axes<'_>, lines: &[Line]) -> Result<String, Failure> {
-    let points = || lines.iter().flat_map(|line| &line.points);
-    let (Some(from), Some(to)) = (
-        points().map(|point| point.0).min_by(f64::total_cmp),
-        points().map(|point| point.0).max_by(f64::total_cmp),
-    ) else {
-        return Ok(String::new());
-    };
-    let top = points().map(|point| point.1).fold(0.0, f64::max).max(1e-9) * 1.05;
-    let mut text = String::new();
-    let drawn = if axes.is_logarithmic {
-        // The plot is linear in the logarithm; the labels show the size.
-        let scaled: Vec<Line> = lines
-            .iter()
-            .map(|line| Line {
-                name: line.name.clone(),
-                points: line.points.iter().map(|point| (point.0.max(1.0).log10(), point.1)).collect(),
-            })
-            .collect();
-        draw(&mut text, axes, &scaled, (from.max(1.0).log10(), to.max(10.0).log10()), top)
-    } else {
-        draw(&mut text, axes, lines, (from, to.max(from + 1e-9)), top)
-    };
-    drawn.map_err(|error| Failure::run(format!("a plot: {error}")))?;
-    Ok(text)
+/// Returns a picture of a line style, for tables and legends.
+pub fn key(style: usize) -> String {
+    format!("<svg class=key viewBox=\"0 0 30 6\"><path class=\"l{}\" d=\"M0 3H30\"/></svg>", style % STYLES)
 }
 
-fn draw(
-    text: &mut String,
-    axes: &Axes<'_>,
-    lines: &[Line],
-    (from, to): (f64, f64),
+impl Plot<'_> {
+    /// Returns the plot as HTML; an empty text if there are no points.
+    pub fn of(&self, lines: &[Line]) -> String {
+        let points = || lines.iter().flat_map(|line| &line.points);
+        if points().next().is_none() {
+            return String::new();
+        }
+        let most = |of: fn(&(f64, f64)) -> f64| points().map(of).fold(0.0, f64::max);
+        let (from, to) = if self.is_logarithmic {
+            let least = points().map(|point| point.0).fold(f64::INFINITY, f64::min);
+            (least.max(1.0).log10().floor(), most(|point| point.0).max(10.0).log10().ceil())
+        } else {
+            (0.0, self.end.max(most(|point| point.0)).max(1e-9))
+        };
+        let ideal = self.ideal.as_ref().map_or(0.0, |ideal| ideal.1);
+        let top = most(|point| point.1).max(ideal).max(1e-9) * 1.05;
+        let x = |value: f64| {
+            let value = if self.is_logarithmic { value.max(1.0).log10() } else { value };
+            (value - from) / (to - from)
+        };
+        let scale = Scale { x: &x, top };
+        let ys: Vec<f64> = ticks(top);
+        let xs: Vec<(f64, String)> = if self.is_logarithmic {
+            let label = |power: i32| (10_f64.powi(power), size(10_u64.pow(power as u32)));
+            (from as i32..=to as i32).map(label).collect()
+        } else {
+            ticks(to).into_iter().map(|tick| (tick, number(tick))).collect()
+        };
+        let [across, up] = self.axes;
+        let mut text = format!(
+            "<figure><h2>{}</h2><p>{}</p><div class=plot><div class=unit>{up}</div><div class=ys>",
+            self.heading, self.says
+        );
+        for tick in &ys {
+            let _ =
+                write!(text, "<span style=\"bottom:{:.2}%\">{}</span>", tick / top * 100.0, number(*tick));
+        }
+        let _ = write!(
+            text,
+            "</div><svg viewBox=\"0 0 {WIDE} {HIGH}\" preserveAspectRatio=none role=img aria-label=\"{}\">",
+            self.heading
+        );
+        if let Some([begin, end]) = self.steady {
+            let (left, right) = (x(begin) * WIDE, x(end) * WIDE);
+            let _ = write!(text, "<rect class=steady x={left:.0} width={:.0} height={HIGH} />", right - left);
+        }
+        ys.iter()
+            .for_each(|tick| text += &format!("<path class=grid d=\"M0 {:.0}H{WIDE}\"/>", scale.y(*tick)));
+        // Dashes leave visible what they cover, so they are above.
+        let mut drawn: Vec<&Line> = lines.iter().collect();
+        drawn.sort_by_key(|line| dashes(line.style % STYLES));
+        drawn.iter().for_each(|line| text += &scale.path(line));
+        if let Some((_, value)) = &self.ideal {
+            let _ = write!(text, "<path class=ideal d=\"M0 {:.0}H{WIDE}\"/>", scale.y(*value));
+        }
+        text += "</svg><div class=xs>";
+        for (tick, label) in &xs {
+            let _ = write!(text, "<span style=\"left:{:.2}%\">{label}</span>", x(*tick) * 100.0);
+        }
+        text + &format!("</div><div class=\"unit x\">{across}</div></div>{}</figure>", self.legend(lines))
+    }
+
+    fn legend(&self, lines: &[Line]) -> String {
+        let mut names = String::new();
+        for Line { name, style, .. } in lines.iter().filter(|_| lines.len() > 1) {
+            let style = style % STYLES;
+            let _ = write!(
+                names,
+                "<label><input type=checkbox checked class=t{style}>{}{name}</label>",
+                key(style)
+            );
+        }
+        if lines.len() > MANY {
+            names = format!(
+                "<details><summary>{} lines, and which of them are shown</summary>{names}</details>",
+                lines.len()
+            );
+        }
+        if let Some((name, _)) = &self.ideal {
+            names += &format!(
+                "<label><svg class=key viewBox=\"0 0 30 6\"><path class=ideal d=\"M0 3H30\"/></svg>{name}</label>"
+            );
+        }
+        if self.steady.is_some() {
+            names += "<label><svg class=key viewBox=\"0 0 30 6\"><rect class=steady width=30 height=6 /></svg>steady state</label>";
+        }
+        if names.is_empty() { names } else { format!("<div class=legend>{names}</div>") }
+    }
+}
+
+/// From values to the drawing.
+struct Scale<'a> {
+    /// Share of the width.
+    x: &'a dyn Fn(f64) -> f64,
     top: f64,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let area = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    area.fill(&WHITE)?;
-    let mut chart = ChartBuilder::on(&area)
-        .margin(10)
-        .x_label_area_size(40)
-        .y_label_area_size(70)
-        .build_cartesian_2d(from..to, 0.0..top)?;
-    let power = |value: &f64| size(10_f64.powf(*value).round() as u64);
-    let plain = |value: &f64| format!("{value:.0}");
-    let label: &dyn Fn(&f64) -> String = if axes.is_logarithmic { &power } else { &plain };
-    let mut mesh = chart.configure_mesh();
-    mesh.x_desc(axes.x).y_desc(axes.y).light_line_style(WHITE).bold_line_style(BLACK.mix(0.12));
-    mesh.x_label_formatter(&label).label_style(("sans-serif", 14)).draw()?;
-    for (number, line) in lines.iter().enumerate() {
-        let step = line.points.len().div_ceil(POINTS).max(1);
-        let points = line.points.iter().copied().step_by(step);
-        let width = if lines.len() <= 4 { 2 } else { 1 };
-        chart.draw_series(LineSeries::new(points, colour(number).stroke_width(width)))?;
+}
+
+impl Scale<'_> {
+    fn y(&self, value: f64) -> f64 {
+        HIGH - value / self.top * HIGH
     }
-    area.present()?;
-    drop(chart);
-    Ok(())
+
+    fn path(&self, line: &Line) -> String {
+        let mut text = format!("<path class=\"l{}\" d=\"M", line.style % STYLES);
+        let size = line.points.len().div_ceil(PARTS).max(1);
+        for part in line.points.chunks(size) {
+            let by_height = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
+            let mut ends = [part.iter().min_by(by_height), part.iter().max_by(by_height)];
+            ends.sort_by(|a, b| {
+                a.map(|point| point.0)
+                    .partial_cmp(&b.map(|point| point.0))
+                    .unwrap_or(std::cmp::Ordering::Equal)
+            });
+            let count = if size == 1 { 1 } else { 2 };
+            for (x, y) in ends.into_iter().flatten().take(count) {
+                let _ = write!(text, "{:.0} {:.0} ", (self.x)(*x) * WIDE, self.y(*y));
+            }
+        }
+        text.truncate(text.trim_end().len());
+        text + "\"/>"
+    }
+}
+
+/// Returns four to eight round numbers from 0 to `top`.
+fn ticks(top: f64) -> Vec<f64> {
+    let power = 10_f64.powf((top / 4.0).log10().floor());
+    let step =
+        [5.0, 2.0, 1.0].into_iter().map(|of| of * power).find(|step| top / step >= 4.0).unwrap_or(power);
+    (0..).map(|tick| f64::from(tick) * step).take_while(|tick| *tick <= top).collect()
+}
+
+/// Formats a tick without zeros at the end of decimals.
+fn number(value: f64) -> String {
+    let text = format!("{value:.6}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_plot_is_svg_with_its_labels() {
-        let line =
-            |name: &str| Line { name: name.into(), points: (1..50).map(|x| (f64::from(x), 2.0)).collect() };
-        for is_logarithmic in [false, true] {
-            let axes = Axes { x: "µs", y: "kB", is_logarithmic };
-            let both = [line("one"), line("two")];
-            let text = lines(&axes, &both).unwrap();
-            assert!(text.starts_with("<svg") && text.contains("kB") && text.contains("µs"), "{text}");
-            assert!(legend(&both).contains("two") && legend(&both[..1]).is_empty());
-            assert_eq!(lines(&axes, &[]).unwrap(), "");
+    fn line(style: usize, count: u32) -> Line {
+        Line {
+            name: format!("line {style}"),
+            style,
+            points: (1..count).map(|x| (f64::from(x), 2.0)).collect(),
         }
+    }
+
+    #[test]
+    fn a_plot_has_its_labels_from_zero_and_its_lines() {
+        let axes = ["time, µs", "kB"];
+        for is_logarithmic in [false, true] {
+            let plot = Plot { heading: "Queue", axes, is_logarithmic, ..Plot::default() };
+            let text = plot.of(&[line(0, 50), line(11, 50)]);
+            assert_eq!(text.matches("<path class=\"l").count(), 4, "two lines and their keys: {text}");
+            assert!(text.contains("kB") && text.contains("time, µs") && text.contains("line 11"), "{text}");
+            let begin = if is_logarithmic { "left:0.00%\">1 B<" } else { "left:0.00%\">0<" };
+            assert!(text.contains(begin), "{text}");
+            assert_eq!(plot.of(&[]), "");
+        }
+    }
+
+    #[test]
+    fn plots_with_one_end_are_aligned_and_mark_window_and_ideal() {
+        let ideal = Some(("link".to_owned(), 100.0));
+        let plot = Plot { end: 200.0, steady: Some([50.0, 150.0]), ideal, ..Plot::default() };
+        let text = plot.of(&[line(0, 50)]);
+        assert!(text.contains("<rect class=steady x=2500 width=5000"), "{text}");
+        assert!(text.contains("left:100.00%\">200<") && text.contains("bottom:95.24%\">100<"), "{text}");
+        assert!(
+            text.contains("<path class=ideal d=\"M0 48H10000\"/>") && text.contains("link</label>"),
+            "{text}"
+        );
+        assert!(!text.contains("<input"), "one line needs no box: {text}");
+    }
+
+    #[test]
+    fn each_line_of_many_has_its_box_and_looks_different() {
+        let lines: Vec<_> = (0..64).map(|style| line(style, 3)).collect();
+        let text = Plot::default().of(&lines);
+        assert_eq!(text.matches("<input type=checkbox checked").count(), 64);
+        assert!(text.contains("<summary>64 lines"), "{text}");
+        let styles = styles();
+        let of = |style: usize| {
+            let from = styles.find(&format!(".l{style}{{")).unwrap();
+            styles[from..].split_once('{').unwrap().1.split_once('}').unwrap().0
+        };
+        let different: std::collections::BTreeSet<_> = (0..64).map(of).collect();
+        assert_eq!(different.len(), 64);
+    }
+
+    #[test]
+    fn a_long_line_keeps_its_peak() {
+        let mut long = line(0, 100_000);
+        long.points[54_321].1 = 70.0;
+        let text = Plot::default().of(&[long]);
+        assert!(text.contains(" 48 ") && text.len() < 40_000, "{}", text.len());
+    }
+
+    #[test]
+    fn ticks_are_round() {
+        assert_eq!(ticks(105.0), [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]);
+        assert_eq!(ticks(0.9).len(), 5);
+        assert_eq!([number(0.25), number(1000.0), number(0.0)], ["0.25", "1000", "0"]);
     }
 }

@@ -1,28 +1,74 @@
 //! The self-contained HTML report of a run.
 
 use super::compare::Compared;
-use super::congestion::algorithm_names;
+use super::congestion::{algorithm_name, algorithm_names};
 use super::figures::SizeRow;
-use super::plot::{Axes, Line, legend, lines, size};
+use super::plot::{HUES, Line, Plot, size, styles};
 use super::scenario::Scenario;
 use crate::failure::Failure;
-use fabric::sim::{Hosts, Outcome, PortRow, Row};
+use crate::units;
+use cc::Rate;
+use fabric::sim::{Hosts, Outcome, PortRow, Row, Setup};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use verbs::congestion::CcName;
 
 /// The number of samples over which the rate of a link is computed.
 const STEP: usize = 10;
 /// The upper bound of the last size range.
 const LONGEST: u64 = 1_000_000_000;
 
-pub const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:#222}\
-    table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .8em;text-align:right;border-bottom:1px solid #ddd}\
-    td:first-child,th:first-child{text-align:left}.out{background:#fdd}h1{font-size:1.5em;margin-bottom:0}h2{font-size:1.15em;\
-    margin:2em 0 0}p{margin:.4em 0}.lead{font-size:1.1em}.legend span{margin-right:1.2em;white-space:nowrap}.legend i{display:inline-block;\
-    width:1.2em;height:.3em;margin-right:.4em;vertical-align:middle}.tiles{display:flex;flex-wrap:wrap;gap:.8em;margin:1.2em 0}\
-    .tiles div{border:1px solid #ddd;border-radius:.5em;padding:.5em 1em}.tiles b{display:block;font-size:1.35em}svg{max-width:100%;\
-    height:auto}code{background:#f3f3f3;padding:.1em .3em}";
+/// Begins a page.
+pub fn begin(title: &str) -> String {
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=viewport content=\"width=device-width\">\
+         <meta name=color-scheme content=\"light dark\"><title>{0}</title><style>{STYLE}{1}</style><h1>{0}</h1>",
+        escape(title),
+        styles()
+    )
+}
+
+/// On a telephone, each row of a table is a block of names and values.
+const STYLE: &str = ":root{--text:#222;--faint:#666;--back:#fff;--line:#ddd;--mark:#0072b222;--out:#fdd;--code:#f3f3f3}\
+    @media(prefers-color-scheme:dark){:root{--text:#e4e4e4;--faint:#a5a5a5;--back:#16181c;--line:#3a3d44;--mark:#4da6e030;--out:#5c2424;\
+    --code:#262930}}body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;color:var(--text);\
+    background:var(--back)}.wide{max-width:1500px}table{border-collapse:collapse;margin:1em 0}td,th{padding:.2em .6em;text-align:right;\
+    border-bottom:1px solid var(--line);vertical-align:bottom}th{font-weight:600;font-size:.9em}th small,.ideal-row td{color:var(--faint);\
+    font-weight:400}td:first-child,th:first-child{text-align:left}td:first-child{white-space:nowrap}.words td,.words th,.rest{text-align:left;vertical-align:top;white-space:normal}\
+    .out{background:var(--out)}h1{font-size:1.5em;margin-bottom:0;overflow-wrap:anywhere}h2{font-size:1.15em;margin:2em 0 0}figure h2{\
+    margin-top:0}p{margin:.4em 0}.lead{font-size:1.1em}.tiles{display:grid;grid-template-columns:repeat(auto-fill,minmax(11em,1fr));\
+    gap:.8em;margin:1.2em 0}.tiles div{border:1px solid var(--line);border-radius:.5em;padding:.5em 1em}.tiles b{display:block;\
+    font-size:1.35em}.tiles small{color:var(--faint);display:block}code{background:var(--code);padding:.1em .3em;overflow-wrap:anywhere}\
+    @media(max-width:700px){table.cards,.cards tbody{display:block}.cards tr{display:grid;grid-template-columns:1fr 1fr;column-gap:1em;\
+    padding:.5em 0;border-bottom:1px solid var(--line)}.cards tr:first-child{display:none}.cards td{display:flex;\
+    justify-content:space-between;border:0;padding:.05em 0;gap:.5em}.cards td:empty{display:none}.cards td[data-n]::before{content:attr(data-n);color:var(--faint);\
+    text-align:left}.cards td:first-child{grid-column:1/3;font-weight:600;justify-content:flex-start}}\
+    @media(max-width:420px){.cards tr{grid-template-columns:1fr}.cards td:first-child{grid-column:1}}";
+
+/// Returns a table whose first column names the row; on a telephone it consists of blocks. A column has a name and a unit.
+pub fn table(columns: &[(&str, &str)], rows: impl Iterator<Item = (&'static str, Vec<String>)>) -> String {
+    let mut text = String::from("<table class=cards><tr>");
+    for (name, unit) in columns {
+        let _ = write!(text, "<th>{name}<br><small>{unit}</small>");
+    }
+    for (class, cells) in rows {
+        let _ = write!(text, "<tr class=\"{class}\">");
+        for (place, (cell, (name, unit))) in cells.iter().zip(columns).enumerate() {
+            let comma = if unit.is_empty() { "" } else { ", " };
+            let _ = match place {
+                0 => write!(text, "<td>{cell}"),
+                // The last cell of a short row is about the rest.
+                _ if place + 1 == cells.len() && cells.len() < columns.len() => {
+                    write!(text, "<td class=rest colspan={}>{cell}", columns.len() - place)
+                }
+                _ => write!(text, "<td data-n=\"{name}{comma}{unit}\">{cell}"),
+            };
+        }
+    }
+    text + "</table>"
+}
 
 /// Writes `report.html` into `folder`.
 pub fn write(
@@ -33,17 +79,13 @@ pub fn write(
     rows: &[SizeRow],
     compared: &[Compared],
 ) -> Result<(), Failure> {
-    let mut page = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=viewport content=\"width=device-width\">\
-         <title>{0}</title><style>{STYLE}</style><h1>{0}</h1>",
-        escape(title)
-    );
+    let mut page = begin(title);
     page += &lead(title, scenario, outcome);
     page += &tiles(scenario, outcome, rows);
     if !compared.is_empty() {
         page += &comparison(compared);
     }
-    page += &plots(scenario, outcome, rows)?;
+    page += &plots(scenario, outcome, rows);
     page += &slowdowns(rows);
     page += &overview(scenario, outcome);
     page += "</html>\n";
@@ -80,21 +122,45 @@ fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
 fn tiles(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
     let mut tiles = Vec::new();
     if let Some(steady) = super::figures::steady(scenario, outcome) {
-        tiles.push((format!("{:.1} Gb/s", steady.utilisation_gbps), "the bottleneck, all flows running"));
+        let link = link(scenario, 0).map_or_else(String::new, |rate| format!("the link has {rate}"));
+        tiles.push((
+            format!("{:.1} Gb/s", steady.utilisation_gbps),
+            "the bottleneck, all flows running",
+            link,
+        ));
         if scenario.setup.flows.len() > 1 {
-            tiles.push((format!("{:.3}", steady.jain), "fairness (Jain, 1 is equal shares)"));
+            tiles.push((format!("{:.3}", steady.jain), "fairness (Jain's index)", "equal shares: 1".into()));
         }
-        tiles.push((size(steady.queue[2] as u64), "queue there, 99 % of the time at most"));
+        let queue = size(steady.queue[2] as u64);
+        tiles.push((queue, "queue there, 99 % of the time at most", "ideal: 0 B".into()));
     }
     if let Some(all) = rows.first() {
-        tiles.push((format!("{:.2} / {:.2}", all.p50, all.p99), "slowdown, median / 99th percentile"));
+        let slowdown = format!("{:.2} / {:.2} times", all.p50, all.p99);
+        tiles.push((slowdown, "slowdown, median / 99th percentile", "alone on an idle network: 1".into()));
     }
-    tiles.push((size(outcome.queue_max), "longest queue of any port"));
-    tiles.push((format!("{}", outcome.dropped), "packets dropped"));
-    tiles.push((format!("{}", outcome.pauses), "pauses (PFC)"));
-    let tile = |(value, what): (String, &str)| format!("<div><b>{value}</b>{what}</div>");
+    tiles.push((size(outcome.queue_max), "longest queue of any port", "ideal: 0 B".into()));
+    tiles.push((counted(outcome.dropped, "packet"), "dropped by switches", "ideal: 0".into()));
+    tiles.push((counted(outcome.pauses, "pause"), "of PFC", "ideal: 0".into()));
+    let tile = |(value, what, ideal): (String, &str, String)| {
+        format!("<div><b>{value}</b>{what}<small>{ideal}</small></div>")
+    };
     let tiles: String = tiles.into_iter().map(tile).collect();
     format!("<div class=tiles>{tiles}</div>")
+}
+
+fn counted(count: u64, name: &str) -> String {
+    format!("{count} {name}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Returns the rate of the link at a sampled port.
+pub fn link(scenario: &Scenario, port: usize) -> Option<Rate> {
+    let Setup { topology, sampled, sampling, .. } = &scenario.setup;
+    let host = sampling.map(|sampling| sampling.host as usize);
+    let link = match sampled.get(port) {
+        Some(&[from, to]) => topology.link_between(from, to),
+        None => topology.links().iter().position(|link| link.ends.iter().any(|end| Some(*end) == host)),
+    };
+    link.map(|link| topology.links()[link].rate)
 }
 
 pub fn escape(text: &str) -> String {
@@ -105,24 +171,34 @@ fn overview(scenario: &Scenario, outcome: &Outcome) -> String {
     let setup = &scenario.setup;
     let [p50, p95, p99] = [0.5, 0.95, 0.99].map(|share| outcome.queue_quantile(share));
     let rows = [
-        ("Hosts, switches", format!("{}, {}", setup.topology.hosts(), setup.topology.switches())),
-        ("Flows that ended", format!("{} of {}", outcome.finished.len(), setup.flows.len())),
+        (
+            "Topology",
+            format!(
+                "{}, {}",
+                units::counted(setup.topology.hosts(), "host", "hosts"),
+                units::counted(setup.topology.switches(), "switch", "switches")
+            ),
+        ),
+        ("Flows that ended", format!("{} of {} flows", outcome.finished.len(), setup.flows.len())),
         ("Congestion control", algorithm_names(setup)),
         ("Virtual time", format!("{:.3} ms", outcome.time.as_nanos() as f64 / 1e6)),
         ("Longest queue of a switch port", format!("{:.1} kB", outcome.queue_max as f64 / 1e3)),
         ("Queue of all switch ports, p50 / p95 / p99", format!("{p50} / {p95} / {p99} kB")),
         (
-            "Packets dropped, lost on links, sent again, marked",
-            format!("{}, {}, {}, {}", outcome.dropped, outcome.lost, outcome.retransmitted, outcome.marked),
+            "Packets",
+            format!(
+                "{} dropped, {} lost on links, {} sent again, {} marked, of {} sent by hosts",
+                outcome.dropped, outcome.lost, outcome.retransmitted, outcome.marked, outcome.packets
+            ),
         ),
-        ("Packets sent by hosts, events", format!("{}, {}", outcome.packets, outcome.events)),
+        ("Simulated", counted(outcome.events, "event")),
         (
-            "Pauses, and their time",
-            format!("{}, {:.1} µs", outcome.pauses, outcome.paused.as_nanos() as f64 / 1e3),
+            "Pauses (PFC)",
+            format!("{}, {:.1} µs", counted(outcome.pauses, "pause"), outcome.paused.as_nanos() as f64 / 1e3),
         ),
-        ("Seed, trace", format!("{}, {:016x}", setup.seed, outcome.trace)),
+        ("Seed and trace", format!("{} and {:016x}", setup.seed, outcome.trace)),
     ];
-    let mut text = String::from("<h2>All figures</h2><table>");
+    let mut text = String::from("<h2>All figures</h2><table class=words>");
     for (name, value) in rows {
         let _ = write!(text, "<tr><td>{name}<td>{value}");
     }
@@ -131,38 +207,30 @@ fn overview(scenario: &Scenario, outcome: &Outcome) -> String {
 
 fn comparison(compared: &[Compared]) -> String {
     let inside = compared.iter().filter(|row| row.is_inside()).count();
-    let mut text = format!(
-        "<h2>Beside the reference: {inside} of {} in their bands</h2><table><tr><th>figure<th>here<th>reference<th>band",
-        compared.len()
-    );
-    for row in compared {
-        let class = if row.is_inside() { "" } else { " class=out" };
+    let row = |row: &Compared| {
         let Compared { name, ours, theirs, band } = row;
-        let _ = write!(text, "<tr{class}><td>{}<td>{ours:.3}<td>{theirs:.3}<td>± {band:.3}", escape(name));
-    }
-    text + "</table>"
+        let class = if row.is_inside() { "" } else { "out" };
+        let figures = [format!("{ours:.3}"), format!("{theirs:.3}"), format!("± {band:.3}")];
+        (class, [escape(name)].into_iter().chain(figures).collect())
+    };
+    let columns = [("figure", "its unit is in its name"), ("here", ""), ("reference", ""), ("band", "")];
+    let heading = format!("<h2>Beside the reference: {inside} of {} in their bands</h2>", compared.len());
+    heading + &table(&columns, compared.iter().map(row))
 }
 
-fn section(heading: &str, says: &str, axes: &Axes<'_>, of: &[Line]) -> Result<String, Failure> {
-    let picture = lines(axes, of)?;
-    if picture.is_empty() {
-        return Ok(picture);
-    }
-    Ok(format!("<h2>{heading}</h2><p>{says}</p>{picture}{}", legend(of)))
-}
-
-fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<String, Failure> {
-    let mut pictures = series(scenario, outcome)?;
+fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
+    let mut pictures = series(scenario, outcome);
     let percent = |step: u32| f64::from(step) / 10.0;
     let quantile = |step: u32| (percent(step), outcome.queue_quantile(percent(step) / 100.0) as f64);
     if outcome.series.is_empty() && outcome.queue_max > 0 {
-        let line = Line { name: "queue".into(), points: (500..=1000).map(quantile).collect() };
-        pictures += &section(
-            "Queues of all switch ports",
-            "For so much of the time a port held no more than that.",
-            &axes("share of the time, %", "kB"),
-            &[line],
-        )?;
+        let line = Line { name: "queue".into(), style: 0, points: (0..=1000).map(quantile).collect() };
+        let plot = Plot {
+            heading: "Queues of all switch ports",
+            says: "For so much of the time a port held no more than that.",
+            axes: ["share of the time, %", "kB"],
+            ..Plot::default()
+        };
+        pictures += &plot.of(&[line]);
     }
     // The first row is of all sizes.
     let sizes: Vec<&SizeRow> = rows.iter().skip(1).filter(|row| !row.is_incast).collect();
@@ -171,103 +239,177 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> Result<Str
             let high = if row.high < LONGEST { row.high } else { row.low * 3 };
             (row.low.max(100) as f64 * high as f64).sqrt()
         };
-        let line = |name: &str, of: fn(&SizeRow) -> f64| Line {
+        let line = |style: usize, name: &str, of: fn(&SizeRow) -> f64| Line {
             name: name.into(),
+            style,
             points: sizes.iter().map(|row| (middle(row), of(row))).collect(),
         };
         let by_size = [
-            line("median", |row| row.p50),
-            line("95th percentile", |row| row.p95),
-            line("99th", |row| row.p99),
+            line(0, "median", |row| row.p50),
+            line(1, "95th percentile", |row| row.p95),
+            line(2, "99th percentile", |row| row.p99),
         ];
-        let axes = Axes { is_logarithmic: true, ..axes("length of the flow", "times longer than alone") };
-        let says = "How many times longer than alone on an idle network a flow took, by its length. 1 is the best there is.";
-        pictures += &section("Slowdown by length", says, &axes, &by_size)?;
+        let plot = Plot {
+            heading: "Slowdown by length",
+            says: "How many times longer than alone on an idle network a flow took, by its length.",
+            axes: ["length of the flow", "times longer than alone"],
+            is_logarithmic: true,
+            ideal: Some(("alone: 1".into(), 1.0)),
+            ..Plot::default()
+        };
+        pictures += &plot.of(&by_size);
     }
-    Ok(pictures)
+    pictures
 }
 
-fn series(scenario: &Scenario, outcome: &Outcome) -> Result<String, Failure> {
+fn micros(time: u64) -> f64 {
+    time as f64 / 1e3
+}
+
+/// Returns the plots over time, all from 0 to the end of the run.
+fn series(scenario: &Scenario, outcome: &Outcome) -> String {
     if scenario.ports.is_empty() {
-        return Ok(String::new());
+        return String::new();
     }
-    let first = scenario.first_host;
-    let micros = |time: u64| time as f64 / 1e3;
+    let steady = super::figures::steady(scenario, outcome);
+    let plot = Plot {
+        axes: ["time, µs", "Gb/s"],
+        end: outcome.series.last().map_or(0.0, |row| micros(row.time)),
+        steady: steady.map(|steady| steady.window.map(|time| time.as_nanos() as f64 / 1e3)),
+        ..Plot::default()
+    };
+    let port = scenario.ports[0].rsplit('_').next().unwrap_or_default();
+    let (queues_of, carried_by) = match scenario.ports.len() {
+        1 => (format!("Queue towards {port}"), format!("What the link to {port} carried")),
+        _ => ("Queues of the sampled ports".into(), "What the sampled ports carried".into()),
+    };
+    let [queues, carried] = port_lines(scenario, outcome);
+    let links: Vec<Rate> = (0..scenario.ports.len()).filter_map(|port| link(scenario, port)).collect();
+    let fastest = links.iter().max().map(|rate| (format!("link: {rate}"), rate.as_bps() as f64 / 1e9));
+    let queue = Plot {
+        heading: &queues_of,
+        says: "What waited at that port. Short is good: the queue delays every flow that passes.",
+        axes: ["time, µs", "kB"],
+        ..plot.clone()
+    };
+    let carried_plot = Plot {
+        heading: &carried_by,
+        says: "On the wire, over ten samples each. A dip is unused bandwidth.",
+        ideal: fastest,
+        ..plot.clone()
+    };
+    let rates = Plot {
+        heading: "Pacing rate of each flow",
+        says: "What each sender allows itself. Lines that lie together are fair shares; a flow that has ended is at 0.",
+        ideal: fair_share(scenario),
+        ..plot
+    };
+    queue.of(&queues) + &carried_plot.of(&carried) + &rates.of(&flow_lines(scenario, outcome))
+}
+
+/// Returns the equal share of each flow on the link to their destination, if they have one.
+fn fair_share(scenario: &Scenario) -> Option<(String, f64)> {
+    let flows = &scenario.setup.flows;
+    let to = flows.first()?.destination;
+    let is_shared = flows.len() > 1 && scenario.setup.sampled.is_empty();
+    let gbps = link(scenario, 0)?.as_bps() as f64 / 1e9 / flows.len() as f64;
+    let name = format!("{} equal shares: {gbps:.2} Gb/s each", flows.len());
+    flows.iter().all(|flow| is_shared && flow.destination == to).then_some((name, gbps))
+}
+
+/// Returns the lines of the queues, kB, and of the throughputs, Gb/s, of the sampled ports.
+fn port_lines(scenario: &Scenario, outcome: &Outcome) -> [Vec<Line>; 2] {
     let rows = &outcome.series;
     // The row itself has the figures of the first port.
     let at = |row: &Row, port: usize| match port.checked_sub(1) {
         Some(other) => row.others[other],
         None => PortRow { queue: row.queue, tx_bytes: row.tx_bytes },
     };
-    let name = |port: usize| scenario.ports[port].replace('_', " to ");
-    let ports = 0..scenario.ports.len();
     let queue = |port: usize| {
-        let points = rows.iter().map(|row| (micros(row.time), at(row, port).queue as f64 / 1e3));
-        Line { name: name(port), points: points.collect() }
+        rows.iter().map(|row| (micros(row.time), at(row, port).queue as f64 / 1e3)).collect::<Vec<_>>()
     };
-    let queues: Vec<_> = ports.clone().map(queue).collect();
-    let link = |port: usize| {
+    let carried = |port: usize| {
         let carried = |pair: &[Row]| {
             let (first, last) = (&pair[0], &pair[STEP]);
             let gbps = (at(last, port).tx_bytes - at(first, port).tx_bytes) as f64 * 8.0;
             (micros(last.time), gbps / (last.time - first.time).max(1) as f64)
         };
-        Line { name: name(port), points: rows.windows(STEP + 1).map(carried).collect() }
+        rows.windows(STEP + 1).map(carried).collect::<Vec<_>>()
     };
-    let links: Vec<_> = ports.map(link).collect();
-    let count = rows.first().map_or(0, |row| row.rates.len());
-    let rate = |flow: usize| {
-        let spec = scenario.setup.flows[flow];
-        let points = rows.iter().map(|row| (micros(row.time), row.rates[flow] as f64 / 1e9));
-        let name = format!("{} to {}", spec.source + first, spec.destination + first);
-        Line { name, points: points.collect() }
-    };
-    let rates: Vec<_> = (0..count).map(rate).collect();
-    let port = scenario.ports[0].rsplit('_').next().unwrap_or_default();
-    let (queues_of, carried_by) = match scenario.ports.len() {
-        1 => (format!("Queue towards {port}"), format!("What the link to {port} carried")),
-        _ => ("Queues of the sampled ports".into(), "What the sampled ports carried".into()),
-    };
-    let pictures = [
-        section(
-            &queues_of,
-            "What waited at that port. Short is good: the queue delays every flow that passes.",
-            &axes("time, µs", "kB"),
-            &queues,
-        )?,
-        section(
-            &carried_by,
-            "On the wire, over ten samples each. A dip is unused bandwidth.",
-            &axes("time, µs", "Gb/s"),
-            &links,
-        )?,
-        section(
-            "Pacing rate of each flow",
-            "What each sender allows itself. Lines that lie together are fair shares; a flow that has ended is at 0.",
-            &axes("time, µs", "Gb/s"),
-            &rates,
-        )?,
-    ];
-    Ok(pictures.concat())
+    let line =
+        |port: usize, points| Line { name: scenario.ports[port].replace('_', " to "), style: port, points };
+    let ports = 0..scenario.ports.len();
+    [
+        ports.clone().map(|port| line(port, queue(port))).collect(),
+        ports.map(|port| line(port, carried(port))).collect(),
+    ]
 }
 
-const fn axes<'a>(x: &'a str, y: &'a str) -> Axes<'a> {
-    Axes { x, y, is_logarithmic: false }
+/// Returns the lines of the flows' rates, Gb/s. If the flows have several algorithms, each has the colour of its algorithm.
+fn flow_lines(scenario: &Scenario, outcome: &Outcome) -> Vec<Line> {
+    let setup = &scenario.setup;
+    let count = outcome.series.first().map_or(0, |row| row.rates.len());
+    let algorithm = |flow: usize| algorithm_name(setup.congestion_of(flow as u32));
+    let is_mixed = (1..count).any(|flow| algorithm(flow) != algorithm(0));
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut colours = Colours::default();
+    let line = |flow: usize| {
+        let spec = setup.flows[flow];
+        let mut name =
+            format!("{} to {}", spec.source + scenario.first_host, spec.destination + scenario.first_host);
+        let mut style = flow;
+        if is_mixed {
+            let before = seen.entry(algorithm(flow)).or_default();
+            style = colours.of(algorithm(flow)) % HUES + *before * HUES;
+            *before += 1;
+            name = format!("{name}, {}", algorithm(flow));
+        }
+        let rows = outcome.series.iter();
+        Line {
+            name,
+            style,
+            points: rows.map(|row| (micros(row.time), row.rates[flow] as f64 / 1e9)).collect(),
+        }
+    };
+    (0..count).map(line).collect()
+}
+
+/// The colours of algorithms, the same on every page: those of Ferroce's first, then others in the order of their appearance.
+#[derive(Default)]
+pub struct Colours(Vec<String>);
+
+impl Colours {
+    /// Returns the style of an algorithm's lines.
+    pub fn of(&mut self, algorithm: &str) -> usize {
+        if let Some(place) = CcName::all().position(|name| name.as_str() == algorithm) {
+            return place;
+        }
+        let known = self.0.iter().position(|name| name == algorithm).unwrap_or(self.0.len());
+        if known == self.0.len() {
+            self.0.push(algorithm.to_owned());
+        }
+        CcName::all().count() + known
+    }
 }
 
 fn slowdowns(rows: &[SizeRow]) -> String {
-    let mut text = String::from(
-        "<h2>How many times longer than alone</h2><table><tr><th>length<th>flows<th>p50<th>p95<th>p99<th>mean",
-    );
-    for row in rows {
+    let columns = [
+        ("length", ""),
+        ("flows", "number"),
+        ("p50", "times"),
+        ("p95", "times"),
+        ("p99", "times"),
+        ("mean", "times"),
+    ];
+    let row = |row: &SizeRow| {
         let SizeRow { low, high, count, p50, p95, p99, mean, .. } = row;
-        let _ = write!(
-            text,
-            "<tr><td>{}<td>{count}<td>{p50:.3}<td>{p95:.3}<td>{p99:.3}<td>{mean:.3}",
-            range(*low, *high) + if row.is_incast { ", incast" } else { "" }
-        );
-    }
-    text + "</table>"
+        let length = range(*low, *high) + if row.is_incast { ", incast" } else { "" };
+        let figures = [*p50, *p95, *p99, *mean].map(|figure| format!("{figure:.3}"));
+        ("", [length, count.to_string()].into_iter().chain(figures).collect())
+    };
+    let ideal = ["alone on an idle network", "", "1", "1", "1", "1"].map(str::to_owned).to_vec();
+    let all = [("ideal-row", ideal)].into_iter().chain(rows.iter().map(row));
+    String::from("<h2>How many times longer than alone</h2>") + &table(&columns, all)
 }
 
 fn range(low: u64, high: u64) -> String {

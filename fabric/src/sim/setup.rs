@@ -519,7 +519,11 @@ impl Setup {
     }
 
     /// Returns the congestion control of a flow.
-    pub(super) fn congestion_of(&self, number: u32) -> &Congestion {
+    ///
+    /// # Panics
+    /// Panics if there is no flow of this number.
+    #[must_use]
+    pub fn congestion_of(&self, number: u32) -> &Congestion {
         let flow = &self.flows[number as usize];
         let matches = |rival: &&Rival| match &rival.which {
             Which::Class(dscp) => *dscp == flow.dscp,

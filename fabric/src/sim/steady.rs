@@ -10,6 +10,8 @@ const END: u64 = 5_000;
 /// The figures of a run with one bottleneck. The steady state lasts from 100 µs after the last start to 5 µs before the first end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Steady {
+    /// Begin and end of the steady state.
+    pub window: [Duration; 2],
     /// Shortest, mean and longest completion time, µs.
     pub fct_us: [f64; 3],
     /// Rate of the bottleneck in the steady state, Gb/s on the wire.
@@ -64,6 +66,7 @@ impl Steady {
         let at_peak = outcome.series.iter().position(|row| row.queue == peak)?;
         let drained = outcome.series[at_peak..].iter().find(|row| row.queue <= 2 * packet);
         Some(Self {
+            window: [begin, end.saturating_sub(END)].map(Duration::from_nanos),
             fct_us: [
                 times.iter().copied().fold(f64::INFINITY, f64::min),
                 times.iter().sum::<f64>() / times.len() as f64,

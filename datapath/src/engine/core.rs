@@ -292,10 +292,10 @@ impl<P: PacketIo> Core<P> {
         write: impl FnOnce(&mut CoreState, &mut BurstBuilder<'_, P>),
     ) -> (usize, bool) {
         // Moved out of the state, which `write` borrows.
-        let (state_rings, mut tap) = (self.state.member_rings.take(), self.state.tap.take());
+        let (mut member_rings, mut tap) = (self.state.member_rings.take(), self.state.tap.take());
         // A port that a fault holds down sends nothing to other processes of its interface, either.
-        let (mut member_rings, held_rings) =
-            if self.state.is_unplugged { (None, state_rings) } else { (state_rings, None) };
+        let mut no_rings = None;
+        let rings = if self.state.is_unplugged { &mut no_rings } else { &mut member_rings };
         let discards = self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
         let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, discard_buffer, .. } = self;
@@ -309,7 +309,7 @@ impl<P: PacketIo> Core<P> {
             deferred,
             pending,
             spare_buffer,
-            member_rings: &mut member_rings,
+            member_rings: rings,
             tap: &mut tap,
             discard_buffer: discards.then_some(&mut **discard_buffer),
             discarded: 0,
@@ -323,7 +323,7 @@ impl<P: PacketIo> Core<P> {
         }
         write(&mut self.state, &mut burst);
         let BurstBuilder { filled, discarded, no_buffer, .. } = burst;
-        (self.state.member_rings, self.state.tap) = (member_rings.or(held_rings), tap);
+        (self.state.member_rings, self.state.tap) = (member_rings, tap);
         self.state.counters.pool_dry += u64::from(no_buffer);
         self.state.counters.port_held += discarded as u64;
         (filled, no_buffer)

@@ -146,7 +146,7 @@ impl FaultRule {
             ("psn", self.psns.is_some()),
             ("source", self.source.is_some()),
             ("destination", self.destination.is_some()),
-            ("flow", self.udp_source.is_some()),
+            ("udp_source", self.udp_source.is_some()),
             ("action = \"corrupt\"", matches!(self.action, FaultAction::Corrupt { .. })),
         ]
         .into_iter()

@@ -52,8 +52,8 @@ pub fn run(root: &Path) -> Result<(), Failure> {
     let mut devices = Devices::default();
     while signals::check().is_ok() {
         let next = Instant::now() + PERIOD;
-        // A process that cannot be read now keeps its last counts.
-        devices.update(&observe::read_all().into_iter().flatten().collect::<Vec<_>>());
+        let is_running = |pid| Path::new(&format!("/proc/{pid}")).exists();
+        devices.update(&observe::read_all().into_iter().flatten().collect::<Vec<_>>(), is_running);
         devices.write(&root.join("class/infiniband")).map_err(failed)?;
         while Instant::now() < next && signals::check().is_ok() {
             sleep(LOOK);
@@ -62,9 +62,9 @@ pub fn run(root: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Creates `root` with links to the entries of `sys`, but with a folder of its own for the RDMA devices.
+/// Creates `root` with links to the entries of `sys`, but with a folder of its own for the RDMA devices, in which those of `sys` are links.
 fn link_others(sys: &Path, root: &Path) -> io::Result<()> {
-    for (folder, own) in [("", "class"), ("class", "infiniband")] {
+    for (folder, own) in [("", "class"), ("class", "infiniband"), ("class/infiniband", "")] {
         fs::create_dir_all(root.join(folder).join(own))?;
         for entry in fs::read_dir(sys.join(folder)).into_iter().flatten().flatten() {
             let link = root.join(folder).join(entry.file_name());
@@ -92,21 +92,30 @@ struct Device {
 }
 
 impl Devices {
-    /// Adds what the processes have counted since the last update.
-    fn update(&mut self, processes: &[ProcessStatus]) {
+    /// Adds what the processes have counted since the last update. A process that runs keeps its last counts if it did not answer.
+    fn update(&mut self, processes: &[ProcessStatus], is_running: impl Fn(u32) -> bool) {
         self.0.values_mut().for_each(|device| device.is_up = false);
         let pids: BTreeSet<u32> = processes.iter().map(|process| process.pid).collect();
         for process in processes {
+            // A process may have several devices whose ports have the same folder.
+            let mut counts = BTreeMap::<String, [u64; FILES.len()]>::new();
             for status in &process.devices {
                 let device = self.0.entry(folder_name(&status.port)).or_default();
                 device.port.clone_from(&status.port);
                 device.is_up |= status.stopped.is_none();
                 device.speed_mbps = status.speed_mbps.or(device.speed_mbps);
-                let counts = FILES.map(|(_, counter, _)| status.counters.get(counter).copied().unwrap_or(0));
-                device.count(process.pid, counts);
+                let sums = counts.entry(folder_name(&status.port)).or_default();
+                for (sum, (_, counter, _)) in sums.iter_mut().zip(FILES) {
+                    *sum += status.counters.get(counter).copied().unwrap_or(0);
+                }
+            }
+            for (folder, counts) in counts {
+                self.0.entry(folder).or_default().count(process.pid, counts);
             }
         }
-        self.0.values_mut().for_each(|device| device.last.retain(|pid, _| pids.contains(pid)));
+        for device in self.0.values_mut() {
+            device.last.retain(|&pid, _| pids.contains(&pid) || is_running(pid));
+        }
     }
 
     fn write(&self, class: &Path) -> io::Result<()> {
@@ -160,7 +169,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut devices = Devices::default();
         let mut written = |processes: &[ProcessStatus], file: &str| {
-            devices.update(processes);
+            devices.update(processes, |pid| pid == 3);
             devices.write(root.path()).unwrap();
             fs::read_to_string(root.path().join(file)).unwrap()
         };
@@ -172,6 +181,10 @@ mod tests {
         assert_eq!(written(&[], "memif__run_a.sock/ports/1/state"), "1: DOWN\n");
         // Another process has the number of the first.
         assert_eq!(written(&[process(1, port, 400, 2)], packets), "12\n");
+        // A stopped process does not answer, and counts on.
+        assert_eq!(written(&[process(3, port, 0, 5)], packets), "17\n");
+        assert_eq!(written(&[], packets), "17\n");
+        assert_eq!(written(&[process(3, port, 0, 6)], packets), "18\n");
         let data = "memif__run_a.sock/ports/1/counters/port_xmit_data";
         assert_eq!(written(&[], data), format!("{}\n", (8000 + 40 + 400) / 4));
         assert_eq!(written(&[], "memif__run_a.sock/ports/1/hw_counters/out_of_sequence"), "0\n");
@@ -190,6 +203,6 @@ mod tests {
         assert_eq!(link("devices"), Some(sys.path().join("devices")));
         assert_eq!(link("class/net"), Some(sys.path().join("class/net")));
         assert_eq!((link("class"), link("class/infiniband")), (None, None));
-        assert_eq!(fs::read_dir(root.path().join("class/infiniband")).unwrap().count(), 0);
+        assert_eq!(link("class/infiniband/mlx5_0"), Some(sys.path().join("class/infiniband/mlx5_0")));
     }
 }

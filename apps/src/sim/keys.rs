@@ -53,7 +53,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
         key("requests", "", "a table: how endpoints split a flow into requests"),
         key("application", "", "a list of tables: applications that are slower than the network"),
         key("loss", "0", "probability that a frame is lost on the link from its host, 0 to 1, in addition to the `loss` of that link. Endpoints only"),
-        key("faults", "", "file with a script of faults, relative to the scenario, in the format of [`ferroce switch --faults`](faults.md). Its `port` is the node that sends and the node at the other end of the link, `\"s1_h3\"`; a fault without `port` applies to each frame when it leaves its host. Times are virtual times, and each port counts its own frames. With model hosts, whose packets have no headers, a fault has no `qp`, `opcode`, `psn`, `source`, `destination` and `flow`, and its action is not `corrupt`"),
+        key("faults", "", "file with a script of faults, relative to the scenario, in the format of [`ferroce switch --faults`](faults.md). Its `port` is the node that sends and the node at the other end of the link, `\"s1_h3\"`; a fault without `port` applies to each frame when it leaves its host. Times are virtual times, and each port counts its own frames. With model hosts, whose packets have no headers, a fault has no `qp`, `opcode`, `psn`, `source`, `destination` and `udp_source`, and its action is not `corrupt`"),
         key("lie", "0", "probability that a host falsifies a report on a path, 0 to 1. Endpoints only"),
         key("deaf", "false", "hosts ignore packets that only Ferroce understands, such as probes. Endpoints only"),
     ]),

@@ -76,7 +76,7 @@ pub fn read_with(text: &str, ports: &Ports<'_>) -> Result<Vec<Fault>, (usize, St
 }
 
 /// The remedy for two faults that match the same packets.
-pub const TELL_APART: &str = "distinguish them by port, time, qp, opcode, psn or flow";
+pub const TELL_APART: &str = "distinguish them by port, time, qp, opcode, psn or udp_source";
 
 fn written(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)

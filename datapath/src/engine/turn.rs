@@ -39,8 +39,9 @@ impl CoreState {
     fn exchange_flows(&mut self, now: Instant) {
         self.next_count = now + PortFlows::AGE;
         let (core, own) = (self.index(), self.endpoint.published_flows());
-        // Without flows, this core reports no number.
+        // Without flows, this core reports no number. The numbers of others would be old when its next flow begins.
         if own.at(now) == 0 {
+            self.endpoint.set_other_flows(0);
             return;
         }
         if let Some(others) = self.flows.as_ref().and_then(|flows| flows.exchange(now, core, own)) {

@@ -112,7 +112,7 @@ pub trait PacketIo: Send {
     }
     /// Sends frames from the front of `from`, as many as the port accepts now. The others stay, in order.
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
-    /// Takes note that packets to `peer` may be lost: a request was not answered in time, or an answered one arrived again.
+    /// Records that packets to `peer` may be lost: a request was not answered in time, or an answered one arrived again.
     fn suspect(&mut self, _peer: IpAddr) {}
     /// Returns the port's properties.
     fn caps(&self) -> Caps;

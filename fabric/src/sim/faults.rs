@@ -46,8 +46,8 @@ pub(super) enum Departure {
     Twice,
     /// The frame waits until this number of frames has overtaken it.
     Held(u32),
-    /// The frame arrives later by this time.
-    Later(u64),
+    /// The frame arrives at this time or, if that is later, at its usual one. Frames with the same time keep their order.
+    NotBefore(u64),
 }
 
 impl PortScript {
@@ -67,7 +67,7 @@ impl PortScript {
             Some(Fate::Twice) => Departure::Twice,
             Some(Fate::Held(_)) if self.held.is_some() => Departure::Usual,
             Some(Fate::Held(span)) => Departure::Held(span),
-            Some(Fate::At(later)) => Departure::Later(later.saturating_since(due).as_nanos() as u64 * 1000),
+            Some(Fate::At(later)) => Departure::NotBefore(later.as_nanos().saturating_mul(1000)),
             Some(Fate::Corrupt { good_icrc }) => {
                 if let Some(frame) = packet.frame() {
                     corrupt(frame, good_icrc, &mut self.random);

@@ -25,7 +25,9 @@ impl<P: Parcel> Network<'_, P> {
                 *self.parcels.get_mut(copy) = self.parcels.get(packet).clone();
                 self.push(at + 1, Event::Arrive { port: peer, packet: copy });
             }
-            Departure::Later(time) => return self.push(at + time, Event::Arrive { port: peer, packet }),
+            Departure::NotBefore(time) => {
+                return self.push(at.max(time), Event::Arrive { port: peer, packet });
+            }
             Departure::Held(left) => {
                 let until = self.now + HOLD;
                 if let Some(script) = &mut self.ports[port as usize].script {

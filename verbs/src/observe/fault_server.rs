@@ -26,7 +26,7 @@ pub(super) fn request(fault: &Fault) -> String {
 
 /// Parses a request. Returns the text of the fault, or `None` if the request is not for a fault.
 pub(super) fn requested(request: &[u8]) -> Option<&str> {
-    std::str::from_utf8(request).ok()?.strip_prefix(REQUEST)
+    std::str::from_utf8(request).ok()?.strip_prefix(REQUEST)?.strip_suffix('\n')
 }
 
 /// Injects the fault `text`, and returns the answer, in the `format` of reports. `inject` injects a fault of a port into each device, and
@@ -66,8 +66,8 @@ mod tests {
     #[test]
     fn a_request_for_a_fault_is_recognized() {
         let request = request(&Fault::Port(PortFault::GidRemove(3)));
-        assert_eq!(requested(request.as_bytes()), Some("gid-remove 3\n"));
-        for other in ["", "capture 96\n", "fault", "faults port-down"] {
+        assert_eq!(requested(request.as_bytes()), Some("gid-remove 3"));
+        for other in ["", "capture 96\n", "fault", "faults port-down\n", "fault fail reg_mr ENOMEM after 1"] {
             assert_eq!(requested(other.as_bytes()), None, "{other}");
         }
     }

@@ -7,7 +7,7 @@
 
 use std::net::IpAddr;
 
-/// Most peers observed at a time. Others are added when they are suspected again.
+/// Most peers observed at a time. A further one replaces the oldest.
 const MAX_PEERS: usize = 64;
 /// Packets of a trial: those that would have been sent in large datagrams.
 const TRIAL: u32 = 1024;
@@ -43,8 +43,8 @@ struct SuspectedPeer {
 pub(in crate::linux) struct SinglePeers(Vec<SuspectedPeer>);
 
 impl SinglePeers {
-    /// Takes note that packets of `interface` to a peer may be lost. Writes a line to the log if it is known from now on that the peer loses
-    /// large datagrams.
+    /// Records that packets of `interface` to a peer may be lost. Writes a line to the log if that confirms that the peer loses large
+    /// datagrams.
     #[cold]
     pub(in crate::linux) fn suspect(&mut self, peer: IpAddr, interface: &str) {
         if self.is_confirmed_by(peer) {
@@ -54,12 +54,13 @@ impl SinglePeers {
         }
     }
 
-    /// As [`suspect`](Self::suspect). Returns true if it is known from now on that the peer loses large datagrams.
+    /// As [`suspect`](Self::suspect). Returns true if that confirms that the peer loses large datagrams.
     fn is_confirmed_by(&mut self, address: IpAddr) -> bool {
         let Some(peer) = self.0.iter_mut().find(|peer| peer.address == address) else {
-            if self.0.len() < MAX_PEERS {
-                self.0.push(SuspectedPeer { address, phase: Phase::Trial(TRIAL), lost: 1 });
+            if self.0.len() == MAX_PEERS {
+                self.0.remove(0);
             }
+            self.0.push(SuspectedPeer { address, phase: Phase::Trial(TRIAL), lost: 1 });
             return false;
         };
         match peer.phase {
@@ -77,30 +78,30 @@ impl SinglePeers {
         false
     }
 
-    /// Returns true if the next packets to a peer, `count` of them, must be sent singly instead of as one datagram.
+    /// Returns true if all peers get large datagrams, and none is observed.
     #[inline]
-    pub(in crate::linux) fn must_split(
-        &mut self,
-        count: usize,
-        destination: impl FnOnce() -> Option<IpAddr>,
-    ) -> bool {
-        !self.0.is_empty() && destination().is_some_and(|address| self.advance(address, count as u32))
+    pub(in crate::linux) const fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
+    /// Returns true if packets to this peer must be sent singly instead of as one datagram.
     #[cold]
-    fn advance(&mut self, address: IpAddr, count: u32) -> bool {
-        let Some(at) = self.0.iter().position(|peer| peer.address == address) else { return false };
-        let peer = &mut self.0[at];
+    pub(in crate::linux) fn must_split(&self, address: Option<IpAddr>) -> bool {
+        self.0.iter().any(|peer| Some(peer.address) == address && !matches!(peer.phase, Phase::Watch(_)))
+    }
+
+    /// Records that `count` packets to a peer, which fit into one datagram, were sent: singly if [`must_split`](Self::must_split) returned
+    /// true.
+    #[cold]
+    pub(in crate::linux) fn on_sent(&mut self, address: Option<IpAddr>, count: usize) {
+        let Some(at) = self.0.iter().position(|peer| Some(peer.address) == address) else { return };
+        let (peer, count) = (&mut self.0[at], count as u32);
         match &mut peer.phase {
-            Phase::Trial(left) | Phase::Single(left) if *left > count => {
-                *left -= count;
-                return true;
-            }
+            Phase::Trial(left) | Phase::Single(left) if *left > count => *left -= count,
             Phase::Trial(_) | Phase::Single(_) => peer.phase = Phase::Watch(0),
             Phase::Watch(sent) if *sent < WATCH => *sent += 1,
-            Phase::Watch(_) => _ = self.0.swap_remove(at),
+            Phase::Watch(_) => _ = self.0.remove(at),
         }
-        false
     }
 }
 
@@ -113,7 +114,12 @@ mod tests {
 
     /// Sends datagrams of 64 packets until one leaves whole. Returns how many left as single packets before.
     fn singles(peers: &mut SinglePeers) -> u32 {
-        (0..).find(|_| !peers.must_split(64, || Some(PEER))).unwrap()
+        let mut count = 0;
+        while peers.must_split(Some(PEER)) {
+            peers.on_sent(Some(PEER), 64);
+            count += 1;
+        }
+        count
     }
 
     #[test]
@@ -123,13 +129,13 @@ mod tests {
             .map(|_| {
                 let known = peers.is_confirmed_by(PEER);
                 if !known {
-                    assert_eq!(singles(&mut peers), TRIAL / 64 - 1);
+                    assert_eq!(singles(&mut peers), TRIAL / 64);
                 }
                 known
             })
             .collect();
         assert_eq!(known, [false, false, true]);
-        assert_eq!(singles(&mut peers), SINGLES / 64 - 1);
+        assert_eq!(singles(&mut peers), SINGLES / 64);
         assert!(
             peers.is_confirmed_by(PEER),
             "the trial after {SINGLES} packets did not tell that nothing has changed"
@@ -142,7 +148,7 @@ mod tests {
         for _ in 0..100 {
             assert!(!peers.is_confirmed_by(PEER));
             for _ in 0..8 {
-                assert!(peers.must_split(64, || Some(PEER)));
+                peers.on_sent(Some(PEER), 64);
             }
             assert!(!peers.is_confirmed_by(PEER));
             singles(&mut peers);
@@ -150,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn suspicions_of_other_queue_pairs_at_the_begin_of_a_trial_tell_nothing() {
+    fn suspicions_of_other_queue_pairs_early_in_a_trial_are_ignored() {
         let mut peers = SinglePeers::default();
         let known: Vec<bool> = (0..TRIALS)
             .map(|_| {
@@ -169,25 +175,27 @@ mod tests {
         peers.is_confirmed_by(PEER);
         singles(&mut peers);
         for _ in 0..=WATCH {
-            assert!(!peers.must_split(64, || Some(PEER)));
+            assert!(!peers.must_split(Some(PEER)));
+            peers.on_sent(Some(PEER), 64);
         }
-        assert!(peers.0.is_empty());
+        assert!(peers.is_empty());
     }
 
     #[test]
     fn other_peers_keep_large_datagrams() {
         let mut peers = SinglePeers::default();
         peers.is_confirmed_by(PEER);
-        assert!(!peers.must_split(64, || Some(OTHER)));
-        assert!(!peers.must_split(64, || None));
+        assert!(!peers.must_split(Some(OTHER)));
+        assert!(!peers.must_split(None));
     }
 
     #[test]
-    fn at_most_64_peers_are_observed() {
+    fn the_64_latest_peers_are_observed() {
         let mut peers = SinglePeers::default();
         for last in 0..=255 {
             peers.is_confirmed_by(IpAddr::from([192, 0, 2, last]));
         }
         assert_eq!(peers.0.len(), MAX_PEERS);
+        assert!(peers.must_split(Some(IpAddr::from([192, 0, 2, 255]))));
     }
 }

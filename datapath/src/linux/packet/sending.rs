@@ -17,13 +17,15 @@ pub(super) struct Sending {
 impl Sending {
     /// Groups `frames`, at most [`BURST`], except those to `single_peers`.
     #[inline]
-    pub(super) fn new<F: Deref<Target = [u8]>>(frames: &[F], single_peers: &mut SinglePeers) -> Self {
+    pub(super) fn new<F: Deref<Target = [u8]>>(frames: &[F], single_peers: &SinglePeers) -> Self {
         let (mut datagrams, mut rest) = (ArrayVec::new(), frames);
         while let Some(first) = rest.first() {
             let group = Group::first_of(rest);
             let count = group.map_or(1, |group| group.count());
             match group {
-                Some(group) if single_peers.must_split(count, || group.destination(first)) => {
+                Some(group)
+                    if !single_peers.is_empty() && single_peers.must_split(group.destination(first)) =>
+                {
                     datagrams.extend((0..count).map(|_| (1, None)));
                 }
                 _ => datagrams.push((count, group.map(|group| (group, group.start(first))))),
@@ -31,6 +33,19 @@ impl Sending {
             rest = &rest[count..];
         }
         Self { datagrams }
+    }
+
+    /// Records in `single_peers` that these frames were sent.
+    #[cold]
+    pub(super) fn record<F: Deref<Target = [u8]>>(frames: &[F], single_peers: &mut SinglePeers) {
+        let mut rest = frames;
+        while let Some(first) = rest.first() {
+            let group = Group::first_of(rest);
+            if let Some(group) = group {
+                single_peers.on_sent(group.destination(first), group.count());
+            }
+            rest = &rest[group.map_or(1, |group| group.count())..];
+        }
     }
 
     /// Makes each of `frames`, at most [`BURST`], a datagram.

@@ -135,13 +135,15 @@ impl PacketSocket {
     #[inline]
     pub fn transmit<B: PacketBuf>(&mut self, from: &mut Burst<B>) {
         while !from.is_empty() {
-            let sending = if self.sends_large {
-                Sending::new(from, &mut self.single_peers)
-            } else {
-                Sending::singly(from)
-            };
+            let sending =
+                if self.sends_large { Sending::new(from, &self.single_peers) } else { Sending::singly(from) };
             match sending.send(self.descriptor(), from) {
-                Ok(sent) => free(from, sent),
+                Ok(sent) => {
+                    if !self.single_peers.is_empty() {
+                        Sending::record(&from[..sent], &mut self.single_peers);
+                    }
+                    free(from, sent);
+                }
                 Err(error) => match self.refused(&error, sending.first()) {
                     Disposition::Retry => {}
                     Disposition::Wait => return,
@@ -159,7 +161,7 @@ impl PacketSocket {
         }
     }
 
-    /// Takes note that packets to `peer` may be lost. It may be a peer that loses large datagrams.
+    /// Records that packets to `peer` may be lost. It may be a peer that loses large datagrams.
     #[cold]
     pub fn suspect(&mut self, peer: IpAddr) {
         self.single_peers.suspect(peer, &self.interface);

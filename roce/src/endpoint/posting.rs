@@ -43,11 +43,11 @@ impl Endpoint {
     /// refused; those of a queue pair that was since reset or destroyed are dropped. Each is moved out, and an empty one is left in its
     /// place.
     pub fn take_recvs(&mut self, now: Instant, qpn: Qpn, requests: [&mut [CheckedRecv]; 2]) {
-        let Some((_, qp, mut context)) = self.open(now, qpn) else { return };
+        let Some((index, qp, mut context)) = self.open(now, qpn) else { return };
         for request in requests.into_iter().flatten() {
             qp.take_recv(request.take(), &mut context);
         }
-        self.fail_overflowed_cqs(now);
+        self.schedule(now, index);
     }
 
     /// Posts send requests, as [`Self::take_recvs`] does. The contents left in their places are unspecified.

@@ -122,19 +122,24 @@ mod tests {
         count
     }
 
+    /// Suspects the peer at the begin of each trial, `again` more times at once. Returns after which trials it is known to lose large
+    /// datagrams.
+    fn confirmations(peers: &mut SinglePeers, again: usize) -> Vec<bool> {
+        let mut suspect = || {
+            let known = peers.is_confirmed_by(PEER);
+            (0..again).for_each(|_| assert!(!peers.is_confirmed_by(PEER)));
+            if !known {
+                assert_eq!(singles(peers), TRIAL / 64);
+            }
+            known
+        };
+        (0..TRIALS).map(|_| suspect()).collect()
+    }
+
     #[test]
     fn a_peer_that_loses_only_large_datagrams_gets_single_packets_after_three_trials() {
         let mut peers = SinglePeers::default();
-        let known: Vec<bool> = (0..TRIALS)
-            .map(|_| {
-                let known = peers.is_confirmed_by(PEER);
-                if !known {
-                    assert_eq!(singles(&mut peers), TRIAL / 64);
-                }
-                known
-            })
-            .collect();
-        assert_eq!(known, [false, false, true]);
+        assert_eq!(confirmations(&mut peers, 0), [false, false, true]);
         assert_eq!(singles(&mut peers), SINGLES / 64);
         assert!(
             peers.is_confirmed_by(PEER),
@@ -157,16 +162,7 @@ mod tests {
 
     #[test]
     fn suspicions_of_other_queue_pairs_early_in_a_trial_are_ignored() {
-        let mut peers = SinglePeers::default();
-        let known: Vec<bool> = (0..TRIALS)
-            .map(|_| {
-                let known = peers.is_confirmed_by(PEER);
-                assert!(!peers.is_confirmed_by(PEER));
-                singles(&mut peers);
-                known
-            })
-            .collect();
-        assert_eq!(known, [false, false, true]);
+        assert_eq!(confirmations(&mut SinglePeers::default(), 1), [false, false, true]);
     }
 
     #[test]

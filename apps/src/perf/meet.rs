@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_secs(10);
 /// The time after which the client prints that it waits for the server.
 const HINT: Duration = Duration::from_secs(1);
-/// The time limit for a client's greeting.
-const GREETING: Duration = Duration::from_secs(5);
+/// The time limit for each step of a client that has greeted, until both agree.
+const AGREEMENT: Duration = Duration::from_secs(5);
 /// The limit on connections that have not greeted, or that are queued. A new connection above the limit replaces the oldest.
 const VISITORS: usize = 64;
 /// The interval between polls of the listener.
@@ -142,15 +142,15 @@ struct Visitor {
 }
 
 /// Removes and returns the first connection that has sent a complete greeting. Drops connections that are closed, or that were silent for
-/// longer than [`GREETING`].
+/// longer than [`PATIENCE`]: a client opens its port between connecting and greeting, which takes seconds on a busy machine.
 fn greeted(waiting: &mut VecDeque<Visitor>) -> Option<Visitor> {
     let mut at = 0;
     while let Some(visitor) = waiting.get_mut(at) {
         let from = visitor.from;
         let gone = match visitor.control.is_greeted() {
             Ok(true) => return waiting.remove(at),
-            Ok(false) if visitor.since.elapsed() < GREETING => None,
-            Ok(false) => Some(format!("it sent no greeting within {} s", GREETING.as_secs())),
+            Ok(false) if visitor.since.elapsed() < PATIENCE => None,
+            Ok(false) => Some(format!("it sent no greeting within {} s", PATIENCE.as_secs())),
             Err(why) => Some(why.to_string()),
         };
         match gone {
@@ -170,7 +170,7 @@ fn meet(
     args: &PerfArgs,
     idle: &mut Idle,
 ) -> Result<(Plan, Box<dyn Handshake + Send>), Failure> {
-    control.patience = GREETING;
+    control.patience = AGREEMENT;
     let mut handshake = language(control, own, args.load.mtu.map(verbs::Mtu::bytes))?;
     let plan = handshake.agree(&mut |plan| plan.accept(own.tool, args), idle)?;
     handshake.be_patient(PATIENCE);
@@ -241,7 +241,7 @@ mod tests {
         let found = std::iter::repeat_with(|| greeted(&mut waiting)).find_map(|found| found).unwrap();
         assert_eq!((found.from.port(), waiting.len()), (client.local_addr().unwrap().port(), 2));
         // Late and closed connections are dropped.
-        waiting[0].since = Instant::now().checked_sub(GREETING).unwrap();
+        waiting[0].since = Instant::now().checked_sub(PATIENCE).unwrap();
         drop(half);
         while !waiting.is_empty() {
             assert!(greeted(&mut waiting).is_none());

@@ -6,6 +6,7 @@
 
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
+use super::process_end::{self, AtExit};
 use super::runner::Status;
 use super::wake::Wake;
 use crate::io::WakeDescriptor;
@@ -42,6 +43,8 @@ const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// Shortest and longest sleep on a port without a descriptor, where a received packet is delayed until the sleep ends. Each sleep is a
 /// quarter longer than the last, so the delay is at most a fifth of the time since the last packet.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
+/// The longest time for which the exit of the process waits for a delayed acknowledgement.
+const LONGEST_EXIT: Duration = Duration::from_secs(1);
 /// Timer slack in ns. The kernel's default, 50 µs, is as long as the shortest sleep.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
@@ -63,6 +66,8 @@ struct Shared {
 impl Adaptive {
     pub(super) fn start(core: impl Turn + 'static, status: &Arc<Status>, wake: Wake) -> io::Result<Self> {
         let shared = Arc::new(Shared::new(core, wake));
+        let at_exit: Arc<dyn AtExit> = shared.clone();
+        process_end::register(Arc::downgrade(&at_exit));
         let (here, there) = (shared.clone(), status.clone());
         let body = move || {
             set_timer_slack();
@@ -120,6 +125,22 @@ impl Adaptive {
             let _ = thread.join();
         }
         self.shared.core.end();
+    }
+}
+
+impl AtExit for Shared {
+    /// Lets the thread, which may be paused, send a delayed acknowledgement.
+    fn at_exit(&self) {
+        let since = Instant::now();
+        while since.elapsed() < LONGEST_EXIT {
+            if let Some(core) = self.core.try_take()
+                && !core.core().is_some_and(Turn::delays_ack)
+            {
+                return;
+            }
+            self.wake_if(PAUSED);
+            std::thread::sleep(NAPS[0]);
+        }
     }
 }
 
@@ -272,11 +293,55 @@ mod tests {
             false
         }
 
+        fn delays_ack(&self) -> bool {
+            false
+        }
+
         fn listen(&mut self, _on: bool) {}
 
         fn descriptor(&self) -> Option<WakeDescriptor> {
             None
         }
+    }
+
+    /// A core with an acknowledgement that leaves in the turn that `turns` reaches.
+    struct Delaying(u32);
+
+    impl Turn for Delaying {
+        fn turn(&mut self) -> bool {
+            self.0 = self.0.saturating_sub(1);
+            self.delays_ack()
+        }
+
+        fn fail_all(&mut self, _reason: &str) {}
+
+        fn idle_time(&self) -> Option<Duration> {
+            None
+        }
+
+        fn waits_for_port(&self) -> bool {
+            false
+        }
+
+        fn delays_ack(&self) -> bool {
+            self.0 > 0
+        }
+
+        fn listen(&mut self, _on: bool) {}
+
+        fn descriptor(&self) -> Option<WakeDescriptor> {
+            None
+        }
+    }
+
+    #[test]
+    fn the_exit_of_the_process_waits_for_a_delayed_acknowledgement() {
+        let status = Arc::new(Status::default());
+        let mut adaptive = Adaptive::start(Delaying(1000), &status, Wake::new().unwrap()).unwrap();
+        adaptive.shared.at_exit();
+        assert!(!adaptive.shared.core.take().core().unwrap().delays_ack());
+        status.end();
+        adaptive.stop();
     }
 
     #[test]
@@ -324,6 +389,14 @@ mod model {
         }
 
         fn waits_for_port(&self) -> bool {
+            false
+        }
+
+        fn delays_ack(&self) -> bool {
+            false
+        }
+
+        fn delays_ack(&self) -> bool {
             false
         }
 

@@ -71,6 +71,8 @@ pub(super) trait Turn: Send {
     fn idle_time(&self) -> Option<Duration>;
     /// Returns true if a frame is queued for the port, whose readiness neither a descriptor nor a timer signals.
     fn waits_for_port(&self) -> bool;
+    /// Returns true if an acknowledgement waits for the next turns.
+    fn delays_ack(&self) -> bool;
     /// Sets whether the port's descriptor signals the arrival of frames.
     fn listen(&mut self, on: bool);
     /// Returns a descriptor that becomes readable when a frame arrives while the port listens, if the port has one.
@@ -104,6 +106,11 @@ impl<P: PacketIo> Core<P> {
 
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
+        // The command may destroy the queue pair whose acknowledgement waits.
+        if self.state.delayed_ack.waiting() > 0 {
+            self.state.delayed_ack.stop_waiting();
+            self.send_burst(now);
+        }
         // Only commands read these counters.
         self.state.counters.port = self.port.own_port().map_or_else(PortCounters::default, P::counters);
         // The command must see the requests that its caller posted before.
@@ -231,6 +238,14 @@ impl<P: PacketIo> Core<P> {
 
     #[inline]
     fn transmit_burst(&mut self, now: Instant) {
+        // The burst of the main core has frames of the others, which do not wait.
+        if self.port.is_main() || self.state.delayed_ack.leaves(now, &mut self.outgoing) {
+            self.send_burst(now);
+        }
+    }
+
+    #[inline]
+    fn send_burst(&mut self, now: Instant) {
         let waiting = self.outgoing.len();
         if self.state.is_unplugged {
             self.state.counters.unplugged += waiting as u64;
@@ -299,7 +314,7 @@ impl<P: PacketIo> Core<P> {
         let discards = self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
         let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, discard_buffer, .. } = self;
-        let is_backed_up = !outgoing.is_empty();
+        let is_backed_up = outgoing.len() > self.state.delayed_ack.waiting();
         let mut burst = BurstBuilder {
             now,
             port,
@@ -362,6 +377,10 @@ impl<P: PacketIo> Turn for Core<P> {
 
     fn waits_for_port(&self) -> bool {
         self.stalled_turns > 0
+    }
+
+    fn delays_ack(&self) -> bool {
+        self.state.delayed_ack.waiting() > 0
     }
 
     fn listen(&mut self, on: bool) {

@@ -2,6 +2,7 @@
 
 use super::CoreConfig;
 use super::completion_ring::CqRing;
+use super::delayed_ack::DelayedAck;
 use super::events::Subscribers;
 use super::management::{Mad, Management};
 use super::notify::Notifier;
@@ -111,6 +112,7 @@ pub struct CoreState {
     pub(super) queues: Queues,
     pub(super) memory: HostMemory,
     pub(super) peer_moves: PeerMoves,
+    pub(super) delayed_ack: DelayedAck,
     pub(super) other_cores: Option<Box<OtherCores>>,
     /// The count of flows that arrive at the port, if other cores or processes can share it.
     pub(super) flows: Option<Arc<PortFlows>>,
@@ -149,6 +151,7 @@ impl CoreState {
             // SAFETY: the slices come from `endpoint`, whose regions the caller keeps valid.
             memory: unsafe { HostMemory::new() },
             peer_moves: PeerMoves::default(),
+            delayed_ack: DelayedAck::default(),
             other_cores: None,
             flows: None,
             next_count: Instant::ZERO,

@@ -17,6 +17,9 @@ mod core_group_model;
 #[cfg(test)]
 mod core_group_tests;
 mod core_state;
+mod delayed_ack;
+#[cfg(test)]
+mod delayed_ack_tests;
 mod doorbell;
 mod ending;
 mod events;
@@ -38,6 +41,7 @@ mod pending_frames_tests;
 mod port_flows;
 #[cfg(test)]
 mod port_flows_tests;
+mod process_end;
 mod qpn_hash;
 mod queues;
 #[cfg(test)]

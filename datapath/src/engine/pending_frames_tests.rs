@@ -31,15 +31,26 @@ impl Events for Joined {
 
 /// Creates a connection to a queue pair behind an Ethernet address.
 pub(super) fn connect(state: &mut CoreState, now: Instant, mac: Mac, destination: Qpn) -> Qpn {
+    let (rings, _) = create(state, now);
+    let [ours, theirs] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+    ready(state, now, rings.qpn(), Path::new((OWN, ours), (mac, theirs)), destination);
+    rings.qpn()
+}
+
+/// Creates a queue pair with one completion queue.
+pub(super) fn create(state: &mut CoreState, now: Instant) -> (QpRings, CqRing) {
     let pd = state.endpoint.create_pd();
-    let (cq, _) = state.create_cq(64).unwrap();
+    let (cq, ring) = state.create_cq(64).unwrap();
     let capabilities = Capabilities { max_send: 32, ..Capabilities::default() };
     let (service, signal_all, srq) = (Service::Rc, false, None);
     let init = QpInit { service, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all, srq };
-    let qpn = state.create_qp(now, init).unwrap().qpn();
-    let [ours, theirs] = ["10.0.0.1", "10.0.0.2"].map(|ip| ip.parse().unwrap());
+    (state.create_qp(now, init).unwrap(), ring)
+}
+
+/// Makes a queue pair ready to send.
+pub(super) fn ready(state: &mut CoreState, now: Instant, qpn: Qpn, path: Path, destination: Qpn) {
     let receive = RtrSettings {
-        path: Path::new((OWN, ours), (mac, theirs)),
+        path,
         destination,
         mtu: Mtu::M1024,
         receive_psn: Psn::new(0),
@@ -63,7 +74,6 @@ pub(super) fn connect(state: &mut CoreState, now: Instant, mac: Mac, destination
     ] {
         state.endpoint.modify_qp(now, qpn, modify).unwrap();
     }
-    qpn
 }
 
 /// A process that receives no frames, and a device on the same interface.

@@ -126,8 +126,18 @@ impl Opcode {
         }
     }
 
-    pub(crate) const fn is_acknowledge(self) -> bool {
+    /// Returns whether this is an Acknowledge: an ACK or a NAK.
+    #[must_use]
+    #[inline]
+    pub const fn is_acknowledge(self) -> bool {
         matches!(self.service(), Some(Service::Rc | Service::Xrc)) && self.0 & 31 == Self::ACKNOWLEDGE
+    }
+
+    /// Returns whether this is a request of a connected queue pair.
+    #[must_use]
+    pub fn is_request(self) -> bool {
+        matches!(self.service(), Some(Service::Rc | Service::Uc | Service::Xrc))
+            && !Self::ANSWERS.contains(&(self.0 & 31))
     }
 
     /// Returns the properties of the opcode; `None` if the service has no such operation.

@@ -1,0 +1,31 @@
+//! What cores do when the process exits: acknowledgements that wait for a reply leave.
+
+use std::sync::{Mutex, Once, PoisonError, Weak};
+
+/// Part of a core that does something when the process exits.
+pub(super) trait AtExit: Send + Sync {
+    /// Called by the thread that exits. Its thread-local storage may be destroyed.
+    fn at_exit(&self);
+}
+
+/// The parts, each with the process that registered it: a child of a fork has copies.
+static PARTS: Mutex<Vec<(u32, Weak<dyn AtExit>)>> = Mutex::new(Vec::new());
+
+pub(super) fn register(part: Weak<dyn AtExit>) {
+    static REGISTERED: Once = Once::new();
+    // SAFETY: the function exists as long as the library does.
+    REGISTERED.call_once(|| unsafe {
+        libc::atexit(at_exit);
+    });
+    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    parts.retain(|(_, part)| part.strong_count() > 0);
+    parts.push((std::process::id(), part));
+}
+
+extern "C" fn at_exit() {
+    let Ok(parts) = PARTS.try_lock() else { return };
+    let own = parts.iter().filter(|(process, _)| *process == std::process::id());
+    for part in own.filter_map(|(_, part)| part.upgrade()) {
+        part.at_exit();
+    }
+}

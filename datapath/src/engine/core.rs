@@ -11,6 +11,7 @@ use crate::io::{BURST, Burst, PacketIo, PortCounters, WakeDescriptor};
 use crate::prefetch;
 use cc::Instant;
 use roce::wire::Mac;
+use std::net::IpAddr;
 use std::time::Duration;
 
 /// Number of frames after which a turn sends no more.
@@ -148,15 +149,26 @@ impl<P: PacketIo> Core<P> {
         work |= self.transmit(now);
         work |= self.state.deliver(now);
         while let Some(peer) = self.state.peer_moves.take_suspected() {
-            if let Some(port) = self.port.own_port() {
-                port.suspect(peer);
-            }
+            self.report_suspected(peer);
         }
         self.next_timer = self.state.poll_timeout();
         let nothing_waits = self.hairpin.is_empty() && self.outgoing.is_empty() && !self.waits_for_ring();
         let is_idle = nothing_waits && !self.state.has_more();
         self.idle_until = if is_idle { self.next_timer.unwrap_or(NEVER) } else { Instant::ZERO };
         work
+    }
+
+    /// Reports a peer whose packets may be lost to the port that sent them, and to core 0, which resolves the peer again.
+    #[cold]
+    fn report_suspected(&mut self, peer: IpAddr) {
+        let port = self.port.own_port();
+        let was_sent_by_main = port.is_none();
+        if let Some(port) = port {
+            port.suspect(peer);
+        }
+        if let Some(other_cores) = self.state.other_cores.as_ref().filter(|it| !it.is_main()) {
+            other_cores.report_suspected(peer, was_sent_by_main);
+        }
     }
 
     fn handle_received(&mut self, now: Instant) -> bool {

@@ -6,6 +6,7 @@ use super::{CoreSet, Engine, Idle};
 use crate::io::{self, Burst, Loopback, PacketBuf, PacketIo};
 use roce::EndpointConfig;
 use roce::wire::Mac;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -144,5 +145,24 @@ fn polling_core_0_handles_its_frames_in_other_cores_queues() {
         wire.receive(&mut answers);
         // An ARP reply to that peer.
         assert!(answers.iter().any(|frame| frame[..6] == peer && frame[20..22] == [0, 2]), "core 0 answers");
+    }
+}
+
+#[test]
+fn a_suspected_peer_is_reported_only_to_the_port_or_queue_that_sent_the_packets() {
+    let peer = IpAddr::from([10, 0, 0, 2]);
+    for has_queue in [false, true] {
+        let ((port, _wire), (second, _second_wire)) = (io::pair(1024, 2048), io::pair(1024, 2048));
+        let mut port = TestPort::new(port);
+        port.second = has_queue.then_some(second);
+        let suspected = port.suspected.clone();
+        // SAFETY: the test registers no memory.
+        let engine = unsafe { Engine::start(port, &config(Progress::Inline, 2)) }.unwrap();
+        engine.call_on(1, move |state, _| state.peer_moves.record(peer)).unwrap();
+        // An answer arrives before the turn of its command ends.
+        for core in [1, 0, 0] {
+            engine.call_on(core, |_, _| ()).unwrap();
+        }
+        assert_eq!(*suspected.lock().unwrap(), [(peer, has_queue)]);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::control::{Command, Commands};
 use super::core_group::CoreGroup;
+use super::core_state::CoreState;
 use roce::Endpoint;
 use roce::wire::Mac;
 use std::net::IpAddr;
@@ -27,12 +28,16 @@ impl OtherCores {
         self.own == 0
     }
 
+    /// Makes core 0 resolve a peer of this worker core. If `was_sent_by_main`, its port sent the packets that may be lost.
     #[cold]
-    pub(super) fn report_suspected(&self, peer: IpAddr) {
-        self.send(
-            0,
-            Box::new(move |state, now| state.peer_moves.suspect_for(now, peer, &mut state.neighbours)),
-        );
+    pub(super) fn report_suspected(&self, peer: IpAddr, was_sent_by_main: bool) {
+        let report = move |state: &mut CoreState, now| {
+            if was_sent_by_main {
+                state.peer_moves.record(peer);
+            }
+            state.peer_moves.suspect(now, peer, &mut state.neighbours);
+        };
+        self.send(0, Box::new(report));
     }
 
     #[cold]

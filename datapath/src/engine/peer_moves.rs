@@ -25,7 +25,7 @@ pub(super) struct Context<'a> {
 #[derive(Debug, Default)]
 pub(super) struct PeerMoves {
     resolving: Vec<IpAddr>,
-    /// Peers that were suspected since the port was told: at most [`MAX_PEERS`].
+    /// Peers that were suspected since the last [`take_suspected`](Self::take_suspected): at most [`MAX_PEERS`].
     suspected: Vec<IpAddr>,
     /// Number of neighbour answers at the last check.
     answers_seen: u64,
@@ -47,12 +47,12 @@ impl PeerMoves {
                 }
             }
         }
+        // Only core 0 resolves addresses. A worker core reports the peer to it.
+        let resolves = around.other_cores.is_none_or(OtherCores::is_main);
         while let Some(peer) = around.endpoint.poll_suspected() {
             self.record(peer);
-            match around.other_cores.filter(|other_cores| !other_cores.is_main()) {
-                // Only core 0 resolves addresses.
-                Some(other_cores) => other_cores.report_suspected(peer),
-                None => self.suspect(now, peer, around.neighbours),
+            if resolves {
+                self.suspect(now, peer, around.neighbours);
             }
         }
         !self.resolving.is_empty()
@@ -60,28 +60,23 @@ impl PeerMoves {
             && self.redirect_resolved(now, around)
     }
 
-    /// Returns a peer that was suspected since the last call, for the port.
+    /// Returns a peer that was suspected since the last call, for the port that sent the packets, and for core 0.
     #[inline]
     pub(super) fn take_suspected(&mut self) -> Option<IpAddr> {
         self.suspected.pop()
     }
 
+    /// Records a peer whose packets may be lost, for [`take_suspected`](Self::take_suspected).
     #[cold]
-    fn record(&mut self, peer: IpAddr) {
+    pub(super) fn record(&mut self, peer: IpAddr) {
         if self.suspected.len() < MAX_PEERS {
             self.suspected.push(peer);
         }
     }
 
-    /// Resolves a peer of another core.
+    /// Resolves a peer again, unless it was resolved recently.
     #[cold]
-    pub(super) fn suspect_for(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
-        self.record(peer);
-        self.suspect(now, peer, neighbours);
-    }
-
-    #[cold]
-    fn suspect(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
+    pub(super) fn suspect(&mut self, now: Instant, peer: IpAddr, neighbours: &mut Neighbours) {
         while self.recently_resolved.front().is_some_and(|&(_, until)| until <= now) {
             self.recently_resolved.pop_front();
         }
@@ -265,9 +260,6 @@ mod tests {
         scene.turn(at(10));
         assert_eq!(scene.peer_moves.take_suspected(), Some(scene.peer));
         assert_eq!(scene.peer_moves.take_suspected(), None);
-        // A peer that another core suspects, whose frames leave through this core's port.
-        scene.peer_moves.suspect_for(at(10), scene.peer, &mut scene.neighbours);
-        assert_eq!(scene.peer_moves.take_suspected(), Some(scene.peer));
     }
 
     /// Every retransmission reports the peer, which is resolved once in [`RESOLVE_INTERVAL`].

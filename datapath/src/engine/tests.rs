@@ -75,6 +75,8 @@ pub(super) struct TestPort {
     pub(super) second: Option<Loopback>,
     misdirects: bool,
     pub(super) has_in_place: bool,
+    /// The peers that were reported to the port, and whether to its second queue.
+    pub(super) suspected: Arc<Mutex<Vec<(IpAddr, bool)>>>,
     broken: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
 }
@@ -86,6 +88,7 @@ impl TestPort {
             second: None,
             misdirects: false,
             has_in_place: false,
+            suspected: Arc::default(),
             broken: Arc::default(),
             closed: Arc::default(),
         }
@@ -105,6 +108,7 @@ impl PacketIo for TestPort {
         let Some(port) = self.second.take() else { return Ok(Vec::new()) };
         let mut queue = Self::new(port);
         (queue.misdirects, queue.has_in_place) = (true, self.has_in_place);
+        queue.suspected = self.suspected.clone();
         Ok(vec![queue])
     }
 
@@ -134,6 +138,10 @@ impl PacketIo for TestPort {
 
     fn transmit(&mut self, from: &mut Burst<LoopbackBuf>) {
         self.port.transmit(from);
+    }
+
+    fn suspect(&mut self, peer: IpAddr) {
+        self.suspected.lock().unwrap().push((peer, self.misdirects));
     }
 
     fn caps(&self) -> Caps {

@@ -5,14 +5,17 @@
 //! these arrive, and large datagrams are lost again afterwards, several times in a row, the peer loses large datagrams. Much later, they are
 //! tried again, as path MTU discovery without ICMP tries larger packets again.
 
+use cc::Instant;
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Most peers observed at a time. A further one replaces the oldest.
 const MAX_PEERS: usize = 64;
-/// Packets of a trial: those that would have been sent in large datagrams.
+/// Least packets of a trial: those that would have been sent in large datagrams.
 const TRIAL: u32 = 1024;
-/// A peer that is suspected after this many packets of a trial loses single packets too.
-const ANSWERED: u32 = TRIAL / 4;
+/// Least time of a trial, in which the peer is not suspected again: other queue pairs time out because of datagrams that were lost before
+/// the trial. The usual timeout is 67 ms (`timeout` 14).
+const TRIAL_TIME: Duration = Duration::from_millis(100);
 /// Large datagrams after a trial within which a peer that loses them is suspected again: more than fit a window.
 const WATCH: u32 = 256;
 /// Trials in a row, each followed by lost large datagrams, after which the peer is known to lose them.
@@ -22,8 +25,8 @@ const SINGLES: u32 = 1 << 24;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Packets are sent singly: this many more.
-    Trial(u32),
+    /// Packets are sent singly: at least this many more, and at least until this time.
+    Trial(u32, Instant),
     /// Large datagrams are sent again: this many so far.
     Watch(u32),
     /// The peer loses large datagrams. This many more packets are sent singly.
@@ -46,8 +49,8 @@ impl SinglePeers {
     /// Records that packets of `interface` to a peer may be lost. Writes a line to the log if that confirms that the peer loses large
     /// datagrams.
     #[cold]
-    pub(in crate::linux) fn suspect(&mut self, peer: IpAddr, interface: &str) {
-        if self.is_confirmed_by(peer) {
+    pub(in crate::linux) fn suspect(&mut self, now: Instant, peer: IpAddr, interface: &str) {
+        if self.is_confirmed_by(now, peer) {
             tracing::warn!(
                 "{interface}: {peer} loses large datagrams, so each packet to it leaves singly; its port may be DPDK's af_packet on a veth"
             );
@@ -55,20 +58,20 @@ impl SinglePeers {
     }
 
     /// As [`suspect`](Self::suspect). Returns true if that confirms that the peer loses large datagrams.
-    fn is_confirmed_by(&mut self, address: IpAddr) -> bool {
+    fn is_confirmed_by(&mut self, now: Instant, address: IpAddr) -> bool {
+        let trial = Phase::Trial(TRIAL, now + TRIAL_TIME);
         let Some(peer) = self.0.iter_mut().find(|peer| peer.address == address) else {
             if self.0.len() == MAX_PEERS {
                 self.0.remove(0);
             }
-            self.0.push(SuspectedPeer { address, phase: Phase::Trial(TRIAL), lost: 1 });
+            self.0.push(SuspectedPeer { address, phase: trial, lost: 1 });
             return false;
         };
         match peer.phase {
-            Phase::Trial(left) if left > TRIAL - ANSWERED => {}
-            Phase::Trial(_) => peer.lost = 0,
-            Phase::Watch(_) if peer.lost + 1 < TRIALS => {
-                (peer.phase, peer.lost) = (Phase::Trial(TRIAL), peer.lost + 1);
-            }
+            Phase::Trial(_, end) if now < end => {}
+            // The peer loses single packets too.
+            Phase::Trial(..) => peer.lost = 0,
+            Phase::Watch(_) if peer.lost + 1 < TRIALS => (peer.phase, peer.lost) = (trial, peer.lost + 1),
             Phase::Watch(_) => {
                 peer.phase = Phase::Single(SINGLES);
                 return true;
@@ -93,12 +96,13 @@ impl SinglePeers {
     /// Records that `count` packets to a peer, which fit into one datagram, were sent: singly if [`must_split`](Self::must_split) returned
     /// true.
     #[cold]
-    pub(in crate::linux) fn on_sent(&mut self, address: Option<IpAddr>, count: usize) {
+    pub(in crate::linux) fn on_sent(&mut self, now: Instant, address: Option<IpAddr>, count: usize) {
         let Some(at) = self.0.iter().position(|peer| Some(peer.address) == address) else { return };
         let (peer, count) = (&mut self.0[at], count as u32);
         match &mut peer.phase {
-            Phase::Trial(left) | Phase::Single(left) if *left > count => *left -= count,
-            Phase::Trial(_) | Phase::Single(_) => peer.phase = Phase::Watch(0),
+            Phase::Trial(left, end) if *left > count || now < *end => *left = left.saturating_sub(count),
+            Phase::Single(left) if *left > count => *left -= count,
+            Phase::Trial(..) | Phase::Single(_) => peer.phase = Phase::Watch(0),
             Phase::Watch(sent) if *sent < WATCH => *sent += 1,
             Phase::Watch(_) => _ = self.0.remove(at),
         }
@@ -112,25 +116,31 @@ mod tests {
     const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
     const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
 
-    /// Sends datagrams of 64 packets until one leaves whole. Returns how many left as single packets before.
-    fn singles(peers: &mut SinglePeers) -> u32 {
+    const END: Instant = Instant::from_nanos(TRIAL_TIME.as_nanos() as u64);
+
+    /// Sends datagrams of 64 packets, the first of a trial at its begin and the others at its end, until one leaves whole. Returns how many
+    /// left as single packets before.
+    fn singles(peers: &mut SinglePeers, begin: Instant) -> u32 {
         let mut count = 0;
         while peers.must_split(Some(PEER)) {
-            peers.on_sent(Some(PEER), 64);
+            peers.on_sent(if count == 0 { begin } else { begin + TRIAL_TIME }, Some(PEER), 64);
             count += 1;
         }
         count
     }
 
-    /// Suspects the peer at the begin of each trial, `again` more times at once. Returns after which trials it is known to lose large
-    /// datagrams.
-    fn confirmations(peers: &mut SinglePeers, again: usize) -> Vec<bool> {
+    /// Runs trials in sequence. In each, the peer is suspected at the begin, and again after `early` packets. Returns after which trials it
+    /// is known to lose large datagrams.
+    fn confirmations(peers: &mut SinglePeers, early: u32) -> Vec<bool> {
+        let mut now = Instant::ZERO;
         let mut suspect = || {
-            let known = peers.is_confirmed_by(PEER);
-            (0..again).for_each(|_| assert!(!peers.is_confirmed_by(PEER)));
+            let known = peers.is_confirmed_by(now, PEER);
             if !known {
-                assert_eq!(singles(peers), TRIAL / 64);
+                (0..early / 64).for_each(|_| peers.on_sent(now, Some(PEER), 64));
+                assert!(!peers.is_confirmed_by(now, PEER));
+                singles(peers, now);
             }
+            now = now + TRIAL_TIME;
             known
         };
         (0..TRIALS).map(|_| suspect()).collect()
@@ -140,39 +150,50 @@ mod tests {
     fn a_peer_that_loses_only_large_datagrams_gets_single_packets_after_three_trials() {
         let mut peers = SinglePeers::default();
         assert_eq!(confirmations(&mut peers, 0), [false, false, true]);
-        assert_eq!(singles(&mut peers), SINGLES / 64);
+        assert_eq!(singles(&mut peers, END), SINGLES / 64);
         assert!(
-            peers.is_confirmed_by(PEER),
+            peers.is_confirmed_by(END, PEER),
             "the trial after {SINGLES} packets did not tell that nothing has changed"
         );
+    }
+
+    #[test]
+    fn a_trial_has_1024_packets_and_takes_100_ms() {
+        let mut peers = SinglePeers::default();
+        peers.is_confirmed_by(Instant::ZERO, PEER);
+        assert_eq!(singles(&mut peers, Instant::ZERO), TRIAL / 64);
+        peers.is_confirmed_by(END, PEER);
+        (0..2 * TRIAL / 64).for_each(|_| peers.on_sent(END, Some(PEER), 64));
+        assert!(peers.must_split(Some(PEER)));
+        peers.on_sent(END + TRIAL_TIME, Some(PEER), 64);
+        assert!(!peers.must_split(Some(PEER)));
     }
 
     #[test]
     fn a_path_that_loses_single_packets_too_keeps_large_datagrams() {
         let mut peers = SinglePeers::default();
         for _ in 0..100 {
-            assert!(!peers.is_confirmed_by(PEER));
-            for _ in 0..8 {
-                peers.on_sent(Some(PEER), 64);
-            }
-            assert!(!peers.is_confirmed_by(PEER));
-            singles(&mut peers);
+            assert!(!peers.is_confirmed_by(Instant::ZERO, PEER));
+            assert!(!peers.is_confirmed_by(END, PEER));
+            singles(&mut peers, END);
         }
     }
 
     #[test]
     fn suspicions_of_other_queue_pairs_early_in_a_trial_are_ignored() {
-        assert_eq!(confirmations(&mut SinglePeers::default(), 1), [false, false, true]);
+        for packets in [0, TRIAL / 2, 2 * TRIAL] {
+            assert_eq!(confirmations(&mut SinglePeers::default(), packets), [false, false, true]);
+        }
     }
 
     #[test]
     fn a_peer_is_forgotten_after_large_datagrams_that_arrived() {
         let mut peers = SinglePeers::default();
-        peers.is_confirmed_by(PEER);
-        singles(&mut peers);
+        peers.is_confirmed_by(Instant::ZERO, PEER);
+        singles(&mut peers, Instant::ZERO);
         for _ in 0..=WATCH {
             assert!(!peers.must_split(Some(PEER)));
-            peers.on_sent(Some(PEER), 64);
+            peers.on_sent(END, Some(PEER), 64);
         }
         assert!(peers.is_empty());
     }
@@ -180,7 +201,7 @@ mod tests {
     #[test]
     fn other_peers_keep_large_datagrams() {
         let mut peers = SinglePeers::default();
-        peers.is_confirmed_by(PEER);
+        peers.is_confirmed_by(Instant::ZERO, PEER);
         assert!(!peers.must_split(Some(OTHER)));
         assert!(!peers.must_split(None));
     }
@@ -189,7 +210,7 @@ mod tests {
     fn the_64_latest_peers_are_observed() {
         let mut peers = SinglePeers::default();
         for last in 0..=255 {
-            peers.is_confirmed_by(IpAddr::from([192, 0, 2, last]));
+            peers.is_confirmed_by(Instant::ZERO, IpAddr::from([192, 0, 2, last]));
         }
         assert_eq!(peers.0.len(), MAX_PEERS);
         assert!(peers.must_split(Some(IpAddr::from([192, 0, 2, 255]))));

@@ -3,6 +3,7 @@
 use crate::io::BURST;
 use crate::linux::datagrams::{Group, SinglePeers, Start, VNET_LENGTH};
 use arrayvec::ArrayVec;
+use cc::Instant;
 use std::io;
 use std::ops::Deref;
 use std::os::fd::RawFd;
@@ -37,12 +38,16 @@ impl Sending {
 
     /// Records in `single_peers` that these frames were sent.
     #[cold]
-    pub(super) fn record<F: Deref<Target = [u8]>>(frames: &[F], single_peers: &mut SinglePeers) {
+    pub(super) fn record<F: Deref<Target = [u8]>>(
+        now: Instant,
+        frames: &[F],
+        single_peers: &mut SinglePeers,
+    ) {
         let mut rest = frames;
         while let Some(first) = rest.first() {
             let group = Group::first_of(rest);
             if let Some(group) = group {
-                single_peers.on_sent(group.destination(first), group.count());
+                single_peers.on_sent(now, group.destination(first), group.count());
             }
             rest = &rest[group.map_or(1, |group| group.count())..];
         }

@@ -3,6 +3,7 @@
 use super::ring::ReceiveRing;
 use super::sending::Sending;
 use super::support;
+use crate::clock::Clock;
 use crate::fork::CloseOnFork;
 use crate::io::{Burst, PacketBuf, PortCounters};
 use crate::linux::Interface;
@@ -33,6 +34,8 @@ pub struct PacketSocket {
     interface: String,
     front: Front,
     single_peers: SinglePeers,
+    /// Read only while a peer is observed.
+    clock: Clock,
     sends_large: bool,
     bypasses: bool,
 }
@@ -62,6 +65,7 @@ impl PacketSocket {
             interface: interface.name.clone(),
             front: Front::new(config.max_frame),
             single_peers: SinglePeers::default(),
+            clock: Clock::new(),
             sends_large,
             bypasses,
         })
@@ -140,7 +144,7 @@ impl PacketSocket {
             match sending.send(self.descriptor(), from) {
                 Ok(sent) => {
                     if !self.single_peers.is_empty() {
-                        Sending::record(&from[..sent], &mut self.single_peers);
+                        Sending::record(self.clock.now(), &from[..sent], &mut self.single_peers);
                     }
                     free(from, sent);
                 }
@@ -164,7 +168,7 @@ impl PacketSocket {
     /// Records that packets to `peer` may be lost. It may be a peer that loses large datagrams.
     #[cold]
     pub fn suspect(&mut self, peer: IpAddr) {
-        self.single_peers.suspect(peer, &self.interface);
+        self.single_peers.suspect(self.clock.now(), peer, &self.interface);
     }
 
     /// Decides how to treat a datagram of `frames` frames that the kernel refused.

@@ -45,7 +45,7 @@ fn choice(present: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{AsyncEvent, CoreConfig, Engine, EventQueue, Progress, tests};
+    use super::super::{AsyncEvent, CoreConfig, CoreState, Engine, EventQueue, Progress, tests};
     use super::*;
     use crate::io::{Burst, Loopback, PacketBuf, PacketIo, pair};
     use std::sync::Arc;
@@ -100,15 +100,25 @@ mod tests {
         assert_eq!(events(&queue), [AsyncEvent::PortDown]);
         send(&engine, &mut other);
         assert_eq!(sent(&engine, &mut other, "10.0.0.2"), 0);
-        let counts = |state: &mut super::super::CoreState| {
-            (state.counters.unplugged, state.endpoint.counters().rx_frames)
-        };
+        let counts = |state: &mut CoreState| (state.counters.unplugged, state.endpoint.counters().rx_frames);
         assert_eq!(engine.call(move |state, _| counts(state)).unwrap(), (2, 0));
         engine.inject(PortFault::PortUp).unwrap();
         assert_eq!((events(&queue), engine.link_is_up()), (vec![AsyncEvent::PortUp], true));
         send(&engine, &mut other);
         assert_eq!(sent(&engine, &mut other, "10.0.0.3"), 1);
         assert_eq!(engine.call(move |state, _| counts(state)).unwrap(), (2, 1));
+    }
+
+    #[test]
+    fn no_other_fault_changes_the_port_while_its_cores_apply_one() {
+        let (engine, _other, _queue) = start(Progress::Inline, 1);
+        let changes = engine.changes.clone();
+        let (locked, seen) = std::sync::mpsc::channel();
+        // Runs in the turns of the next injection, before its own command.
+        let check = move |_: &mut CoreState, _| locked.send(changes.try_lock().is_err()).unwrap();
+        assert!(engine.main.commands.send(Box::new(check)));
+        engine.inject(PortFault::PortDown).unwrap();
+        assert_eq!(seen.try_recv(), Ok(true));
     }
 
     #[test]

@@ -207,8 +207,10 @@ impl Engine {
         match fault {
             PortFault::PortDown | PortFault::PortUp => {
                 let is_down = fault == PortFault::PortDown;
+                // Locked for both steps, so that the cores and the port's state agree if several observers inject at once.
+                let mut changes = changes();
                 self.call_all(move |state, _| state.is_unplugged = is_down)?;
-                changes().hold_down(is_down);
+                changes.hold_down(is_down);
             }
             PortFault::GidRemove(index) => {
                 changes().remove_gid(index)?;

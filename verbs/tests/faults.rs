@@ -84,12 +84,15 @@ fn a_port_that_is_down_delays_data(a: &mut Side, b: &mut Side) {
     assert!(!a.device.link_is_up() && !b.device.link_is_up());
     assert_eq!(events.take(), Some(AsyncEvent::PortDown));
     let write = SendRequest::write(1, Data::inline(b"late"), b.region.remote().at(0));
+    let sent = |a: &Side| a.device.counters().unwrap().tx_frames;
+    let before = sent(a);
     a.qp.post_send(write).unwrap();
     // The frame was sent and lost: the turn of each of these calls would have delivered it.
     a.device.progress();
     b.device.progress();
     assert_eq!(contents(&b.region, 0, 4), [0; 4]);
     assert!(a.device.core_counters().unwrap().unplugged > 0);
+    assert_eq!(sent(a), before);
     assert_eq!(fault("port-up"), Ok(2));
     assert_eq!((events.take(), events.take()), (Some(AsyncEvent::PortUp), None));
     success(&mut a.send_cq, &b.device);

@@ -47,6 +47,7 @@ fn choice(present: &[usize]) -> String {
 mod tests {
     use super::super::{AsyncEvent, CoreConfig, CoreState, Engine, EventQueue, Progress, tests};
     use super::*;
+    use crate::capture::{Direction, Reader, Tap};
     use crate::io::{Burst, Loopback, PacketBuf, PacketIo, pair};
     use std::sync::Arc;
 
@@ -92,6 +93,9 @@ mod tests {
     #[test]
     fn no_frame_leaves_or_arrives_while_the_port_is_down() {
         let (engine, mut other, queue) = start(Progress::Inline, 1);
+        let (tap, memory) = Tap::new(64).unwrap();
+        engine.call(|state, _| state.capture(Some(Box::new(tap)))).unwrap();
+        let mut captured = Reader::new(&memory).unwrap();
         assert!(engine.link_is_up());
         for _ in 0..2 {
             engine.inject(PortFault::PortDown).unwrap();
@@ -102,11 +106,15 @@ mod tests {
         assert_eq!(sent(&engine, &mut other, "10.0.0.2"), 0);
         let counts = |state: &mut CoreState| (state.counters.unplugged, state.endpoint.counters().rx_frames);
         assert_eq!(engine.call(move |state, _| counts(state)).unwrap(), (2, 0));
+        assert_eq!(captured.peek().unwrap().map(|record| record.direction), None);
         engine.inject(PortFault::PortUp).unwrap();
         assert_eq!((events(&queue), engine.link_is_up()), (vec![AsyncEvent::PortUp], true));
         send(&engine, &mut other);
         assert_eq!(sent(&engine, &mut other, "10.0.0.3"), 1);
         assert_eq!(engine.call(move |state, _| counts(state)).unwrap(), (2, 1));
+        let mut frame = Vec::new();
+        let directions = [(); 2].map(|()| captured.take(&mut frame).unwrap().unwrap().direction);
+        assert_eq!(directions, [Direction::In, Direction::Out]);
     }
 
     #[test]

@@ -71,6 +71,7 @@ impl Verb {
 
     /// Returns a bit for the verb, different for each.
     pub(super) const fn bit(self) -> u32 {
+        const { assert!(Self::ALL.len() <= u32::BITS as usize, "each verb has a bit") };
         1 << self as u32
     }
 }

@@ -89,15 +89,15 @@ impl SinglePeers {
 
     /// Returns true if packets to this peer must be sent singly instead of as one datagram.
     #[cold]
-    pub(in crate::linux) fn must_split(&self, address: Option<IpAddr>) -> bool {
-        self.0.iter().any(|peer| Some(peer.address) == address && !matches!(peer.phase, Phase::Watch(_)))
+    pub(in crate::linux) fn must_split(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|peer| peer.address == address && !matches!(peer.phase, Phase::Watch(_)))
     }
 
     /// Records that `count` packets to a peer, which fit into one datagram, were sent: singly if [`must_split`](Self::must_split) returned
     /// true.
     #[cold]
-    pub(in crate::linux) fn on_sent(&mut self, now: Instant, address: Option<IpAddr>, count: usize) {
-        let Some(at) = self.0.iter().position(|peer| Some(peer.address) == address) else { return };
+    pub(in crate::linux) fn on_sent(&mut self, now: Instant, address: IpAddr, count: usize) {
+        let Some(at) = self.0.iter().position(|peer| peer.address == address) else { return };
         let (peer, count) = (&mut self.0[at], count as u32);
         match &mut peer.phase {
             Phase::Trial(left, end) if *left > count || now < *end => *left = left.saturating_sub(count),
@@ -122,8 +122,8 @@ mod tests {
     /// left as single packets before.
     fn singles(peers: &mut SinglePeers, begin: Instant) -> u32 {
         let mut count = 0;
-        while peers.must_split(Some(PEER)) {
-            peers.on_sent(if count == 0 { begin } else { begin + TRIAL_TIME }, Some(PEER), 64);
+        while peers.must_split(PEER) {
+            peers.on_sent(if count == 0 { begin } else { begin + TRIAL_TIME }, PEER, 64);
             count += 1;
         }
         count
@@ -136,7 +136,7 @@ mod tests {
         let mut suspect = || {
             let known = peers.is_confirmed_by(now, PEER);
             if !known {
-                (0..early / 64).for_each(|_| peers.on_sent(now, Some(PEER), 64));
+                (0..early / 64).for_each(|_| peers.on_sent(now, PEER, 64));
                 assert!(!peers.is_confirmed_by(now, PEER));
                 singles(peers, now);
             }
@@ -163,10 +163,10 @@ mod tests {
         peers.is_confirmed_by(Instant::ZERO, PEER);
         assert_eq!(singles(&mut peers, Instant::ZERO), TRIAL / 64);
         peers.is_confirmed_by(END, PEER);
-        (0..2 * TRIAL / 64).for_each(|_| peers.on_sent(END, Some(PEER), 64));
-        assert!(peers.must_split(Some(PEER)));
-        peers.on_sent(END + TRIAL_TIME, Some(PEER), 64);
-        assert!(!peers.must_split(Some(PEER)));
+        (0..2 * TRIAL / 64).for_each(|_| peers.on_sent(END, PEER, 64));
+        assert!(peers.must_split(PEER));
+        peers.on_sent(END + TRIAL_TIME, PEER, 64);
+        assert!(!peers.must_split(PEER));
     }
 
     #[test]
@@ -192,8 +192,8 @@ mod tests {
         peers.is_confirmed_by(Instant::ZERO, PEER);
         singles(&mut peers, Instant::ZERO);
         for _ in 0..=WATCH {
-            assert!(!peers.must_split(Some(PEER)));
-            peers.on_sent(END, Some(PEER), 64);
+            assert!(!peers.must_split(PEER));
+            peers.on_sent(END, PEER, 64);
         }
         assert!(peers.is_empty());
     }
@@ -202,8 +202,7 @@ mod tests {
     fn other_peers_keep_large_datagrams() {
         let mut peers = SinglePeers::default();
         peers.is_confirmed_by(Instant::ZERO, PEER);
-        assert!(!peers.must_split(Some(OTHER)));
-        assert!(!peers.must_split(None));
+        assert!(!peers.must_split(OTHER));
     }
 
     #[test]
@@ -213,6 +212,6 @@ mod tests {
             peers.is_confirmed_by(Instant::ZERO, IpAddr::from([192, 0, 2, last]));
         }
         assert_eq!(peers.0.len(), MAX_PEERS);
-        assert!(peers.must_split(Some(IpAddr::from([192, 0, 2, 255]))));
+        assert!(peers.must_split(IpAddr::from([192, 0, 2, 255])));
     }
 }

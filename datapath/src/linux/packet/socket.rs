@@ -144,7 +144,7 @@ impl PacketSocket {
             match sending.send(self.descriptor(), from) {
                 Ok(sent) => {
                     if !self.single_peers.is_empty() {
-                        Sending::record(self.clock.now(), &from[..sent], &mut self.single_peers);
+                        sending.record(self.clock.now(), sent, &mut self.single_peers);
                     }
                     free(from, sent);
                 }

@@ -30,15 +30,6 @@ pub(crate) enum CoreTarget {
     All,
 }
 
-/// The key of a Toeplitz hash over addresses and ports. The low four bits of the hash are the bits of the UDP source port that identify a
-/// core ([`CORE_BITS`](roce::qp::CORE_BITS)), in reverse order. Bits 97 and 289 are set: each is 31 bits after the highest of these in the
-/// input for IPv4 and for IPv6. The first also adds these bits of an IPv6 source address, so a sender adds them too.
-pub(crate) const HASH_KEY: [u8; 37] = {
-    let mut key = [0; 37];
-    (key[97 / 8], key[289 / 8]) = (0x80 >> (97 % 8), 0x80 >> (289 % 8));
-    key
-};
-
 /// Bytes of the shortest packet over IPv4 and over IPv6: Ethernet, IP, UDP and BTH.
 const V4_LENGTH: u32 = 14 + 20 + 8 + 12;
 const V6_LENGTH: u32 = 14 + 40 + 8 + 12;
@@ -73,14 +64,6 @@ impl Steering {
             CoreTarget::Main | CoreTarget::All => 0,
             CoreTarget::Worker(worker) => worker + 1,
         }
-    }
-
-    /// Returns the core of the frames with this [`HASH_KEY`] hash. Frames without a hash belong to core 0.
-    pub(crate) fn core_of_hash(&self, hash: u32) -> u8 {
-        let bits = (hash as u8 & 0xf).reverse_bits() >> 4;
-        // With few cores, only the upper two of the four bits identify the core.
-        let core = bits >> (self.core.low_bits() - CoreIndex::new(0, CoreIndex::MAX).low_bits()).min(4);
-        if core < self.cores { core } else { 0 }
     }
 
     /// Makes the kernel pass `socket` only the frames of one core, 0 to `cores - 1`. Each frame passes the filter of exactly one core. For
@@ -327,45 +310,6 @@ mod tests {
                 frame[protocol] = 6;
                 assert_eq!(received(&frame), 100, "TCP to {to}");
             }
-        }
-    }
-
-    /// Computes a Toeplitz hash: each set bit of the input adds the 32 bits of the key that start at its position.
-    fn toeplitz(key: &[u8], input: &[u8]) -> u32 {
-        let bit =
-            |bytes: &[u8], at: usize| bytes.get(at / 8).is_some_and(|byte| byte >> (7 - at % 8) & 1 == 1);
-        let window = |at| (at..at + 32).fold(0, |word, place| word << 1 | u32::from(bit(key, place)));
-        (0..input.len() * 8).filter(|&at| bit(input, at)).fold(0, |hash, at| hash ^ window(at))
-    }
-
-    #[test]
-    fn a_nics_hash_selects_the_core_of_the_qpn() {
-        for (cores, index) in (1..=16).flat_map(|cores| (0..cores).map(move |index| (cores, index))) {
-            let steering = steering(9, cores);
-            let low = CoreIndex::new(index, cores).low_bits();
-            for number in [0, 1, 0x1234, (1 << low) - 1] {
-                let theirs = Qpn::new(9 << 18 | u32::from(index) << low | number & ((1 << low) - 1));
-                let v4 = [10, 1, 2, number as u8];
-                let v6 =
-                    [&[0xfd, 0x77, 5, 6, 7, 8, 9, 10, number as u8 ^ index << 2][..], &[0x93; 7]].concat();
-                for (source, destination) in [(&v4[..], &[10, 0, 0, 1][..]), (&v6, &[0xfd; 16])] {
-                    let ip = <[u8; 4]>::try_from(source).map(IpAddr::from);
-                    let ip = ip.or_else(|_| <[u8; 16]>::try_from(source).map(IpAddr::from)).unwrap();
-                    let port = roce::qp::udp_source_port(ip, Qpn::new(0x321), theirs).to_be_bytes();
-                    let input = [source, destination, &port, &wire::ROCE_PORT.to_be_bytes()].concat();
-                    let core = steering.core_of_hash(toeplitz(&HASH_KEY, &input));
-                    assert_eq!(core, index, "{cores} cores, QPN {theirs:?}, {ip}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn any_hash_selects_an_existing_core() {
-        for cores in [1, 2, 3, 7, 16] {
-            let steering = steering(0, cores);
-            assert_eq!(steering.core_of_hash(0), 0);
-            assert!((0..512).all(|hash| steering.core_of_hash(hash) < cores));
         }
     }
 }

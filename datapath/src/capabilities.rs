@@ -45,12 +45,6 @@ pub(crate) fn effective() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Returns true if this process has CAP_NET_RAW, which packet sockets require.
-#[must_use]
-pub fn has_net_raw() -> bool {
-    effective() & NET_RAW != 0
-}
-
 /// Returns true if Linux lets this process open packet sockets. In a user namespace, CAP_NET_RAW may not suffice.
 #[must_use]
 pub fn opens_packet_sockets() -> bool {

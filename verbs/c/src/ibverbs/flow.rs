@@ -27,7 +27,7 @@ pub(crate) struct Flow {
 
 /// Returns `EPERM`, as the kernel does, if the process lacks CAP_NET_RAW, because a raw packet can have any source address.
 pub(crate) fn check_permission() -> Result<(), Errno> {
-    if datapath::capabilities::has_net_raw() {
+    if datapath::capabilities::opens_packet_sockets() {
         return Ok(());
     }
     let remedy = datapath::capabilities::remedy("CAP_NET_RAW");

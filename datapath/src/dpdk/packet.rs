@@ -1,7 +1,7 @@
 //! Opens the packet socket of a port that uses DPDK only for its buffers.
 
 use super::port_info::{LinuxInterface, PortConfig, PortInfo};
-use super::prepare::{PortError, max_frame, prepare};
+use super::prepare::{PortError, max_frame, no_raw_sockets, prepare};
 use super::setup::numa_node;
 use crate::linux::Interface;
 use crate::linux::packet::{PacketSocket, SocketConfig};
@@ -24,7 +24,10 @@ pub(super) fn open(spec: &PortSpec, config: &PortConfig) -> Result<(PortInfo, Pa
         promiscuous: config.promiscuous,
     };
     let socket = PacketSocket::open(&interface, &settings);
-    let socket = socket.map_err(|error| failed(error.to_string(), "Linux says no more"))?;
+    let socket = socket.map_err(|error| match error.raw_os_error() {
+        Some(libc::EPERM) => no_raw_sockets(spec),
+        _ => failed(error.to_string(), "Linux says no more"),
+    })?;
     let datagrams =
         if socket.sends_large() { "large datagrams" } else { "single frames: Linux is older than 6.2" };
     let driver = format!("packet socket ({datagrams})");

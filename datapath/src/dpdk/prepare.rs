@@ -64,6 +64,9 @@ pub(super) struct Prepared {
 /// # Errors
 /// Returns the error that opening the port would return, as far as it is known without DPDK.
 pub fn check_port(spec: &PortSpec, config: &PortConfig) -> Result<u16, PortError> {
+    if matches!(spec, PortSpec::Packet(_)) {
+        raw_sockets(spec)?;
+    }
     prepare(&spec.clone().resolve(), config).map(|prepared| prepared.mtu)
 }
 
@@ -75,7 +78,10 @@ pub(super) fn prepare(spec: &PortSpec, config: &PortConfig) -> Result<Prepared, 
         | PortSpec::AfPacket(name)
         | PortSpec::PcapInterface(name) => {
             let interface = usable_interface(name)?;
-            raw_sockets(spec)?;
+            // A port on a packet socket opens its own, and `resolve` chooses one only if that works.
+            if matches!(spec, PortSpec::AfPacket(_) | PortSpec::PcapInterface(_)) {
+                raw_sockets(spec)?;
+            }
             xdp::check_not_taken(&interface)?;
             let mtu = interface_mtu(spec, config, &interface)?;
             Ok(prepared(mtu, Some(interface)))
@@ -186,7 +192,11 @@ fn raw_sockets(spec: &PortSpec) -> Result<(), PortError> {
     if crate::capabilities::opens_packet_sockets() {
         return Ok(());
     }
-    Err(PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" })
+    Err(no_raw_sockets(spec))
+}
+
+pub(super) fn no_raw_sockets(spec: &PortSpec) -> PortError {
+    PortError::Permission { what: format!("port `{spec}`"), needs: "CAP_NET_RAW" }
 }
 
 /// Checks that `name` is free, so that the port can create the tap, or is a persistent tap to which the port can attach.

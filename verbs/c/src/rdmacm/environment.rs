@@ -21,7 +21,6 @@ impl Environment for Device {
     const MRA_RESTARTS_TIMEOUT: bool = true;
 
     fn send(&self, from: IpAddr, to: IpAddr, mad: &Mad) -> Result<Sent, Errno> {
-        let from = if from.is_unspecified() { self.address_towards(to)? } else { from };
         self.send(from, to, mad)
     }
 

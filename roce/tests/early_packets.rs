@@ -4,10 +4,10 @@ use crate::harness::{BASE, Faults, Host, Options, Pair, Ram, path};
 use cc::Instant;
 use core::time::Duration;
 use roce::qp::{
-    AckTimeout, Capabilities, CompletionStatus, Congestion, CongestionAlgorithm, LossRecovery, Modify,
-    QpInit, Remote, RtrSettings, RtsSettings, SendRequest,
+    Capabilities, CompletionStatus, Congestion, CongestionAlgorithm, LossRecovery, Modify, QpInit, Remote,
+    RtrSettings, RtsSettings, SendRequest,
 };
-use roce::wire::{Bth, Header, MAX_OVERHEAD, Mtu, Numbers, Operation, RnrTimer, Service, emit};
+use roce::wire::{Bth, Header, MAX_OVERHEAD, Mtu, Numbers, Operation, Service, emit};
 use roce::{Access, CqId, Discard, Endpoint, EndpointConfig, PdId, Psn, Qpn};
 
 const BUDGET: usize = 4 << 20;
@@ -21,27 +21,15 @@ fn connected(endpoint: &mut Endpoint, pd: PdId, cq: CqId, mtu: Mtu) -> Qpn {
     let init = QpInit { service, pd, send_cq: cq, recv_cq: cq, capabilities, signal_all: false, srq };
     let qpn = endpoint.create_qp(Instant::ZERO, init).unwrap();
     let settings = RtrSettings {
-        path: path(2, 1),
-        destination: Qpn::new(0x10_0000 + qpn.get()),
         mtu,
-        receive_psn: Psn::new(0),
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: RnrTimer::new(1),
         loss_recovery: LossRecovery::SelectiveRepeat,
-        feedback_key: None,
+        ..RtrSettings::new(path(2, 1), Qpn::new(0x10_0000 + qpn.get()))
     };
-    let ready = RtsSettings {
-        send_psn: Psn::new(0),
-        ack_timeout: AckTimeout::new(14),
-        retry_count: 7,
-        rnr_retry: 7,
-        max_rd_atomic: 1,
-        congestion: Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 20, rate: None }),
-    };
+    let congestion = Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 20, rate: None });
     for modify in [
         Modify::Init { access: Access::ALL, partition_key: 0xffff },
         Modify::ReadyToReceive(settings),
-        Modify::ReadyToSend(ready),
+        Modify::ReadyToSend(RtsSettings::new(congestion)),
     ] {
         endpoint.modify_qp(Instant::ZERO, qpn, modify).unwrap();
     }

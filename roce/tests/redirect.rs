@@ -4,9 +4,9 @@ use crate::harness::script::Script;
 use crate::harness::{Host, Options, Ram, path};
 use cc::Instant;
 use core::net::IpAddr;
-use roce::qp::{Capabilities, Changes, LossRecovery, Modify, QpInit, Remote, RtrSettings, SendRequest};
-use roce::wire::{Mac, Mtu, Numbers, Path, RnrTimer, Service};
-use roce::{Access, Endpoint, EndpointConfig, PdId, Psn, Qpn, Rkey};
+use roce::qp::{Capabilities, Changes, Modify, QpInit, Remote, RtrSettings, SendRequest};
+use roce::wire::{Mac, Numbers, Path, Service};
+use roce::{Access, Endpoint, EndpointConfig, PdId, Qpn, Rkey};
 
 const NOW: Instant = Instant::ZERO;
 const ELSEWHERE: Mac = Mac([2, 0, 0, 0, 7, 7]);
@@ -58,16 +58,7 @@ impl Many {
         let qpn = self.endpoint.create_qp(NOW, QpInit { service, ..self.init }).unwrap();
         let init = Modify::Init { access: Access::ALL, partition_key: 0xffff };
         self.endpoint.modify_qp(NOW, qpn, init).unwrap();
-        let settings = RtrSettings {
-            path: path(2, to),
-            destination: Qpn::new(77),
-            mtu: Mtu::M1024,
-            receive_psn: Psn::new(0),
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: RnrTimer::new(1),
-            loss_recovery: LossRecovery::GoBackN,
-            feedback_key: None,
-        };
+        let settings = RtrSettings::new(path(2, to), Qpn::new(77));
         self.endpoint.modify_qp(NOW, qpn, Modify::ReadyToReceive(settings)).unwrap();
         qpn
     }

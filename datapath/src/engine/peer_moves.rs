@@ -137,11 +137,11 @@ mod tests {
     use crate::host_memory::HostMemory;
     use crate::neighbour::Address;
     use roce::qp::{
-        AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, LossRecovery, Modify, QpInit,
-        Remote, RtrSettings, RtsSettings, SendRequest,
+        AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, Modify, QpInit, Remote, RtrSettings,
+        RtsSettings, SendRequest,
     };
-    use roce::wire::{Mac, Mtu, Numbers, Path, RnrTimer, Service};
-    use roce::{Access, EndpointConfig, Psn, Qpn, Rkey};
+    use roce::wire::{Mac, Numbers, Path, Service};
+    use roce::{Access, EndpointConfig, Qpn, Rkey};
 
     const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const MACS: [Mac; 3] = [Mac([2, 0, 0, 0, 1, 0]), Mac([2, 0, 0, 0, 1, 1]), Mac([2, 0, 0, 0, 1, 2])];
@@ -222,28 +222,12 @@ mod tests {
 
     fn connect(endpoint: &mut Endpoint, init: QpInit, path: Path) -> Qpn {
         let qpn = endpoint.create_qp(Instant::ZERO, init).unwrap();
-        let settings = RtrSettings {
-            path,
-            destination: Qpn::new(5),
-            mtu: Mtu::M1024,
-            receive_psn: Psn::new(0),
-            max_dest_rd_atomic: 1,
-            min_rnr_timer: RnrTimer::new(1),
-            loss_recovery: LossRecovery::GoBackN,
-            feedback_key: None,
-        };
-        let sending = RtsSettings {
-            send_psn: Psn::new(0),
-            // 1 ms, and 4 ms after timeouts.
-            ack_timeout: AckTimeout::new(8),
-            retry_count: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 1,
-            congestion: Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 20, rate: None }),
-        };
+        let congestion = Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 20, rate: None });
+        // 1 ms, and 4 ms after timeouts.
+        let sending = RtsSettings { ack_timeout: AckTimeout::new(8), ..RtsSettings::new(congestion) };
         for modify in [
             Modify::Init { access: Access::ALL, partition_key: 0xffff },
-            Modify::ReadyToReceive(settings),
+            Modify::ReadyToReceive(RtrSettings::new(path, Qpn::new(5))),
             Modify::ReadyToSend(sending),
         ] {
             endpoint.modify_qp(Instant::ZERO, qpn, modify).unwrap();

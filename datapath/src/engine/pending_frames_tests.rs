@@ -6,11 +6,11 @@ use crate::io::{self, Burst, LoopbackBuf, PacketIo};
 use crate::siblings::{Delivery, DisconnectNotice, Events, Member, Pushed};
 use cc::Instant;
 use roce::qp::{
-    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, LossRecovery, Modify, QpInit,
-    RtrSettings, RtsSettings, SendRequest,
+    AckTimeout, Capabilities, Congestion, CongestionAlgorithm, Data, Modify, QpInit, RtrSettings,
+    RtsSettings, SendRequest,
 };
-use roce::wire::{Mtu, Path, RnrTimer, Service};
-use roce::{Access, Psn, Qpn};
+use roce::wire::{Path, Service};
+use roce::{Access, Qpn};
 use std::sync::mpsc::{Sender, channel};
 
 const OWN: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -49,24 +49,9 @@ pub(super) fn create(state: &mut CoreState, now: Instant) -> (QpRings, CqRing) {
 
 /// Makes a queue pair ready to send.
 pub(super) fn ready(state: &mut CoreState, now: Instant, qpn: Qpn, path: Path, destination: Qpn) {
-    let receive = RtrSettings {
-        path,
-        destination,
-        mtu: Mtu::M1024,
-        receive_psn: Psn::new(0),
-        max_dest_rd_atomic: 1,
-        min_rnr_timer: RnrTimer::new(1),
-        loss_recovery: LossRecovery::GoBackN,
-        feedback_key: None,
-    };
-    let send = RtsSettings {
-        send_psn: Psn::new(0),
-        ack_timeout: AckTimeout::new(20),
-        retry_count: 7,
-        rnr_retry: 7,
-        max_rd_atomic: 1,
-        congestion: Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 20, rate: None }),
-    };
+    let receive = RtrSettings::new(path, destination);
+    let congestion = Congestion::new(CongestionAlgorithm::Fixed { window: 1 << 20, rate: None });
+    let send = RtsSettings { ack_timeout: AckTimeout::new(20), ..RtsSettings::new(congestion) };
     for modify in [
         Modify::Init { access: Access::ALL, partition_key: 0xffff },
         Modify::ReadyToReceive(receive),

@@ -94,6 +94,23 @@ pub struct RtrSettings {
     pub feedback_key: Option<FeedbackKey>,
 }
 
+impl RtrSettings {
+    /// Returns the settings of a connection with a path MTU of 1024, first PSN 0, one READ or atomic, an RNR timer of 10 µs, and go-back-N.
+    #[must_use]
+    pub const fn new(path: Path, destination: Qpn) -> Self {
+        Self {
+            path,
+            destination,
+            mtu: Mtu::M1024,
+            receive_psn: Psn::new(0),
+            max_dest_rd_atomic: 1,
+            min_rnr_timer: RnrTimer::new(1),
+            loss_recovery: LossRecovery::GoBackN,
+            feedback_key: None,
+        }
+    }
+}
+
 /// Loss recovery of a reliable queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossRecovery {
@@ -121,6 +138,22 @@ pub struct RtsSettings {
     pub max_rd_atomic: u8,
     /// Congestion control that paces sending.
     pub congestion: Congestion,
+}
+
+impl RtsSettings {
+    /// Returns the settings of a connection with first PSN 0, a timeout of 67 ms, 7 retries, any number of RNR retries, and one READ or
+    /// atomic.
+    #[must_use]
+    pub const fn new(congestion: Congestion) -> Self {
+        Self {
+            send_psn: Psn::new(0),
+            ack_timeout: AckTimeout::new(14),
+            retry_count: 7,
+            rnr_retry: 7,
+            max_rd_atomic: 1,
+            congestion,
+        }
+    }
 }
 
 /// State transition with its settings (IBA 10.3.1).

@@ -272,72 +272,57 @@ fn wake_conditions(core: &Running<'_>, nap: Duration) -> (Option<RawFd>, Duratio
     (descriptor, core.idle_time().map_or(longest, |timer| timer.min(longest)))
 }
 
+/// A core without a port or timers, whose turn is a function. It delays an acknowledgement while turns have work.
+#[cfg(test)]
+struct TestCore<F> {
+    turn: F,
+    delays_ack: bool,
+}
+
+#[cfg(test)]
+impl<F: FnMut() -> bool + Send> Turn for TestCore<F> {
+    fn turn(&mut self) -> bool {
+        self.delays_ack = (self.turn)();
+        self.delays_ack
+    }
+
+    fn fail_all(&mut self, _reason: &str) {}
+
+    fn idle_time(&self) -> Option<Duration> {
+        None
+    }
+
+    fn waits_for_port(&self) -> bool {
+        false
+    }
+
+    fn delays_ack(&self) -> bool {
+        self.delays_ack
+    }
+
+    fn listen(&mut self, _on: bool) {}
+
+    fn descriptor(&self) -> Option<WakeDescriptor> {
+        None
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
-    struct Idle;
-
-    impl Turn for Idle {
-        fn turn(&mut self) -> bool {
-            false
-        }
-
-        fn fail_all(&mut self, _reason: &str) {}
-
-        fn idle_time(&self) -> Option<Duration> {
-            None
-        }
-
-        fn waits_for_port(&self) -> bool {
-            false
-        }
-
-        fn delays_ack(&self) -> bool {
-            false
-        }
-
-        fn listen(&mut self, _on: bool) {}
-
-        fn descriptor(&self) -> Option<WakeDescriptor> {
-            None
-        }
-    }
-
-    /// A core with an acknowledgement that leaves in the turn that `turns` reaches.
-    struct Delaying(u32);
-
-    impl Turn for Delaying {
-        fn turn(&mut self) -> bool {
-            self.0 = self.0.saturating_sub(1);
-            self.delays_ack()
-        }
-
-        fn fail_all(&mut self, _reason: &str) {}
-
-        fn idle_time(&self) -> Option<Duration> {
-            None
-        }
-
-        fn waits_for_port(&self) -> bool {
-            false
-        }
-
-        fn delays_ack(&self) -> bool {
-            self.0 > 0
-        }
-
-        fn listen(&mut self, _on: bool) {}
-
-        fn descriptor(&self) -> Option<WakeDescriptor> {
-            None
-        }
-    }
-
     #[test]
     fn the_exit_of_the_process_waits_for_a_delayed_acknowledgement() {
         let status = Arc::new(Status::default());
-        let mut adaptive = Adaptive::start(Delaying(1000), &status, Wake::new().unwrap()).unwrap();
+        let mut turns_left = 1000;
+        let core = TestCore {
+            turn: move || {
+                turns_left -= 1;
+                turns_left > 0
+            },
+            delays_ack: true,
+        };
+        let mut adaptive = Adaptive::start(core, &status, Wake::new().unwrap()).unwrap();
         adaptive.shared.at_exit();
         assert!(!adaptive.shared.core.take().core().unwrap().delays_ack());
         status.end();
@@ -347,7 +332,8 @@ mod tests {
     #[test]
     fn polls_before_hand_over_do_not_pause_the_thread() {
         let status = Status::default();
-        let shared = Arc::new(Shared::new(Idle, Wake::new().unwrap()));
+        let shared =
+            Arc::new(Shared::new(TestCore { turn: || false, delays_ack: false }, Wake::new().unwrap()));
         let adaptive = Adaptive { shared: shared.clone(), thread: None };
         for _ in 0..POLLS_TO_PAUSE {
             adaptive.poll(&status);
@@ -367,44 +353,17 @@ mod model {
     use super::*;
     use loom::thread;
 
-    struct Answers {
-        rung: Arc<AtomicU32>,
-        served: Arc<AtomicU32>,
-    }
-
-    impl Turn for Answers {
-        fn turn(&mut self) -> bool {
-            if self.rung.load(Ordering::Relaxed) == 0 {
+    /// Returns a core whose turn serves the requests that are `rung`.
+    fn core(rung: Arc<AtomicU32>, served: Arc<AtomicU32>) -> impl Turn {
+        let turn = move || {
+            if rung.load(Ordering::Relaxed) == 0 {
                 return false;
             }
-            let rung = self.rung.swap(0, Ordering::Acquire);
-            self.served.fetch_add(rung, Ordering::Relaxed);
+            let rung = rung.swap(0, Ordering::Acquire);
+            served.fetch_add(rung, Ordering::Relaxed);
             rung > 0
-        }
-
-        fn fail_all(&mut self, _reason: &str) {}
-
-        fn idle_time(&self) -> Option<Duration> {
-            None
-        }
-
-        fn waits_for_port(&self) -> bool {
-            false
-        }
-
-        fn delays_ack(&self) -> bool {
-            false
-        }
-
-        fn delays_ack(&self) -> bool {
-            false
-        }
-
-        fn listen(&mut self, _on: bool) {}
-
-        fn descriptor(&self) -> Option<WakeDescriptor> {
-            None
-        }
+        };
+        TestCore { turn, delays_ack: false }
     }
 
     /// The thread sleeps repeatedly while `posts` threads post one request each. A lost wake-up leaves a request unserved, which the model
@@ -414,8 +373,7 @@ mod model {
         model.preemption_bound = Some(3);
         model.check(move || {
             let (rung, served) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-            let shared =
-                Shared::new(Answers { rung: rung.clone(), served: served.clone() }, Wake::new().unwrap());
+            let shared = Shared::new(core(rung.clone(), served.clone()), Wake::new().unwrap());
             let adaptive = Arc::new(Adaptive { shared: Arc::new(shared), thread: None });
             let stop = Arc::new(AtomicU32::new(0));
             let sleeper = {

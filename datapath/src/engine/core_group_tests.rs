@@ -2,10 +2,9 @@
 
 use super::config::{CoreConfig, Progress, StartError};
 use super::tests::TestPort;
-use super::{CoreSet, Engine, Idle};
+use super::{CoreSet, Engine};
 use crate::io::{self, Burst, Loopback, PacketBuf, PacketIo};
 use roce::EndpointConfig;
-use roce::wire::Mac;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,27 +13,8 @@ use std::thread;
 const MODES: [Progress; 2] = [Progress::Inline, Progress::Adaptive];
 
 fn config(progress: Progress, cores: u8) -> CoreConfig {
-    CoreConfig {
-        name: "team".into(),
-        mac: Mac([2, 0, 0, 0, 0, 1]),
-        vlan: None,
-        interface: None,
-        peer_mac: None,
-        addresses: vec!["10.0.0.1/24".parse().unwrap()],
-        addresses_chosen: false,
-        gateway: None,
-        progress,
-        cores,
-        idle: Idle::default(),
-        endpoint: EndpointConfig {
-            max_qps: 8,
-            max_cqs: 4,
-            max_regions: 4,
-            seed: [7; 32],
-            process: 0,
-            numbers: roce::wire::Numbers::DEFAULT,
-        },
-    }
+    let config = super::tests::config(progress);
+    CoreConfig { cores, endpoint: EndpointConfig { max_qps: 8, ..config.endpoint }, ..config }
 }
 
 fn start(port: Loopback, config: &CoreConfig) -> Result<Engine, StartError> {

@@ -10,17 +10,6 @@ use verbs::cm::machine::message::{self, Kind, Mad};
 use verbs::cm::machine::unresolved::LIMIT as MAX_UNRESOLVED;
 use verbs::cm::machine::{End, State};
 
-const KINDS: [Kind; 8] = [
-    Kind::Request,
-    Kind::Reject,
-    Kind::Reply,
-    Kind::ReadyToUse,
-    Kind::DisconnectRequest,
-    Kind::DisconnectReply,
-    Kind::ServiceRequest,
-    Kind::ServiceReply,
-];
-
 const STATES: [State; 7] = [
     State::RequestSent,
     State::RequestReceived,
@@ -83,7 +72,7 @@ pub fn run(bytes: &[u8]) {
                 1
             }
             _ => {
-                let kind = KINDS[usize::from(byte()) % KINDS.len()];
+                let kind = Kind::ALL[usize::from(byte()) % Kind::ALL.len()];
                 let receiver = known[usize::from(byte()) % known.len()];
                 let mut mad: Mad = message::message(kind, byte().into(), byte().into(), receiver);
                 for _ in 0..byte() % 16 {

@@ -164,21 +164,11 @@ impl Rng {
 
     /// Returns a message of any kind and content, often with known communication ids.
     fn message(&mut self, server: &Server, known: &[u32]) -> Mad {
-        let kinds = [
-            Kind::Request,
-            Kind::Reject,
-            Kind::Reply,
-            Kind::ReadyToUse,
-            Kind::DisconnectRequest,
-            Kind::DisconnectReply,
-            Kind::ServiceRequest,
-            Kind::ServiceReply,
-        ];
         let (sender, receiver) = (self.below(4) as u32 + REMOTE, self.one_of(known));
         let mut mad = if self.below(4) == 0 {
             server.request([10, 3, 1, 1].into(), self.below(1 << 20) as u32)
         } else {
-            message::message(self.one_of(&kinds), self.below(9) as u64, sender, receiver)
+            message::message(self.one_of(&Kind::ALL), self.below(9) as u64, sender, receiver)
         };
         for _ in 0..self.below(8) {
             mad[24 + self.below(232)] = self.below(256) as u8;

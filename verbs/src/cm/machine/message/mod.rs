@@ -70,6 +70,19 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Request,
+        Self::MessageReceipt,
+        Self::Reject,
+        Self::Reply,
+        Self::ReadyToUse,
+        Self::DisconnectRequest,
+        Self::DisconnectReply,
+        Self::ServiceRequest,
+        Self::ServiceReply,
+    ];
+
     /// Returns whether the message contains both sides' communication ids.
     fn has_remote(self) -> bool {
         !matches!(self, Self::Request | Self::ServiceRequest | Self::ServiceReply)
@@ -158,19 +171,8 @@ pub fn message(kind: Kind, transaction: u64, local: u32, remote: u32) -> Mad {
 
 /// Returns the kind of a datagram, or `None` if it has another class or attribute.
 pub fn kind(mad: &Mad) -> Option<Kind> {
-    let kinds = [
-        Kind::Request,
-        Kind::MessageReceipt,
-        Kind::Reject,
-        Kind::Reply,
-        Kind::ReadyToUse,
-        Kind::DisconnectRequest,
-        Kind::DisconnectReply,
-        Kind::ServiceRequest,
-        Kind::ServiceReply,
-    ];
     let attribute = u16::from_be_bytes([mad[16], mad[17]]);
-    kinds.into_iter().find(|kind| mad[..4] == HEADER && *kind as u16 == attribute)
+    Kind::ALL.into_iter().find(|kind| mad[..4] == HEADER && *kind as u16 == attribute)
 }
 
 pub fn transaction(mad: &Mad) -> u64 {

@@ -261,7 +261,7 @@ mod tests {
             self
         }
 
-        fn says(&self, file: &str) -> String {
+        fn content(&self, file: &str) -> String {
             fs::read_to_string(self.path().join(file)).unwrap()
         }
     }
@@ -295,8 +295,8 @@ mod tests {
             refusal,
             "interface eth7 of PCI device 0000:01:00.0 is up; `ip link set dev eth7 down` first"
         );
-        assert_eq!(bus.says("drivers/e1000e/unbind"), "", "nothing was changed");
-        assert_eq!(bus.says(&format!("devices/{ADDRESS}/driver_override")), "(null)");
+        assert_eq!(bus.content("drivers/e1000e/unbind"), "", "nothing was changed");
+        assert_eq!(bus.content(&format!("devices/{ADDRESS}/driver_override")), "(null)");
     }
 
     /// This directory is not the kernel's, so `vfio-pci` never binds the device. The device gets its usual driver back.
@@ -305,8 +305,8 @@ mod tests {
         let bus = Bus::new("0x020000", Some("e1000e")).with_interface("eth7", "0x1002\n");
         let refusal = bus.nic().bind().unwrap_err();
         assert_eq!(refusal, PciError::Stays { address: ADDRESS.into(), driver: Some("e1000e".into()) });
-        assert!(bus.says(&format!("devices/{ADDRESS}/driver_override")).starts_with('\n'));
-        assert_eq!(bus.says("drivers_probe"), ADDRESS);
+        assert!(bus.content(&format!("devices/{ADDRESS}/driver_override")).starts_with('\n'));
+        assert_eq!(bus.content("drivers_probe"), ADDRESS);
         fs::remove_dir_all(bus.path().join("drivers").join(VFIO)).unwrap();
         assert_eq!(bus.nic().bind().unwrap_err(), PciError::NoVfio);
     }

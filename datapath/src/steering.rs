@@ -78,7 +78,7 @@ impl Steering {
 
     fn filter(&self, core: u8, others: u32) -> Vec<libc::sock_filter> {
         let [a, b, c, d, e, f] = self.mac.0;
-        let mut filter = Filter::default();
+        let mut filter = FilterProgram::default();
         filter.load_length();
         filter.jump_to_core_0_unless(libc::BPF_JGE, V4_LENGTH);
         filter.load(libc::BPF_W, 0);
@@ -117,13 +117,13 @@ impl Steering {
 }
 
 #[derive(Default)]
-struct Filter {
+struct FilterProgram {
     lines: Vec<libc::sock_filter>,
     /// Instructions that jump to the end, and whether they do so if the test is true.
     jumps_to_core_0: Vec<(usize, bool)>,
 }
 
-impl Filter {
+impl FilterProgram {
     fn line(&mut self, code: u32, k: u32) {
         self.lines.push(libc::sock_filter { code: code as u16, jt: 0, jf: 0, k });
     }

@@ -28,21 +28,21 @@ struct Child {
 impl Child {
     fn new(body: impl FnOnce()) -> Self {
         let (mut waits, end) = std::io::pipe().unwrap();
-        let (mut hears, mut says) = std::io::pipe().unwrap();
+        let (mut from_child, mut to_parent) = std::io::pipe().unwrap();
         // SAFETY: the child runs `body`, which is written for a forked child, and ends with _exit.
         let id = unsafe { libc::fork() };
         assert!(id >= 0);
         if id == 0 {
             let worked = catch_unwind(AssertUnwindSafe(body)).is_ok();
             drop(end);
-            says.write_all(&[u8::from(worked)]).unwrap();
+            to_parent.write_all(&[u8::from(worked)]).unwrap();
             let _ = waits.read(&mut [0]);
             // SAFETY: ends this process.
             unsafe { libc::_exit(0) };
         }
-        drop(says);
+        drop(to_parent);
         let mut worked = [0];
-        hears.read_exact(&mut worked).unwrap();
+        from_child.read_exact(&mut worked).unwrap();
         let child = Self { id, end };
         assert_eq!(worked, [1], "the child panicked");
         child

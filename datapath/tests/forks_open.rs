@@ -36,7 +36,7 @@ fn send(engine: &Engine, byte: u8) {
     assert!(engine.call(move |state, _| state.send_mad(path, [byte; MAD_LENGTH])).unwrap());
 }
 
-fn hears(engine: &Engine, byte: u8) -> bool {
+fn receives(engine: &Engine, byte: u8) -> bool {
     (0..TURNS).any(|_| {
         engine.progress();
         std::thread::yield_now();
@@ -53,7 +53,7 @@ fn a_forked_child_opens_a_device_of_its_own() {
     ip("link set opens0 up");
     ip("link set opens1 up");
     let ours = start();
-    let (mut hears_child, mut child_says) = std::io::pipe().unwrap();
+    let (mut from_child, mut to_parent) = std::io::pipe().unwrap();
     // SAFETY: the child opens a device, sends a frame, receives one, and ends with _exit.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
@@ -67,17 +67,17 @@ fn a_forked_child_opens_a_device_of_its_own() {
         let shared =
             Eal::start(&EalConfig { hugepages: Hugepages::Never, memory_mb: 256, ..EalConfig::default() });
         assert!(matches!(shared, Err(EalError::Running { .. })), "{shared:?}");
-        child_says.write_all(&[own.siblings().unwrap().slot()]).unwrap();
+        to_parent.write_all(&[own.siblings().unwrap().slot()]).unwrap();
         send(&own, 1);
-        let heard = hears(&own, 2);
+        let received = receives(&own, 2);
         // SAFETY: ends this process, with its device open.
-        unsafe { libc::_exit(i32::from(!heard)) };
+        unsafe { libc::_exit(i32::from(!received)) };
     }
-    drop(child_says);
+    drop(to_parent);
     let mut slot = [0];
-    hears_child.read_exact(&mut slot).expect("the child opened its device");
+    from_child.read_exact(&mut slot).expect("the child opened its device");
     assert_ne!(slot[0], ours.siblings().unwrap().slot());
-    assert!(hears(&ours, 1), "the child's frames reach its parent");
+    assert!(receives(&ours, 1), "the child's frames reach its parent");
     send(&ours, 2);
     let mut status = -1;
     // SAFETY: waits for a child of this process, and there is room for its status.

@@ -142,7 +142,7 @@ fn transmit_does_not_block_when_the_ring_is_full() {
     let words = "qdisc add dev dpdk0 root tbf rate 8bit burst 2000 limit 100000000";
     assert!(Command::new("tc").args(words.split(' ')).status().unwrap().success());
     let mut port = open_with("af_packet:dpdk0", &PortConfig { qdisc_bypass: false, ..small() });
-    let (says, hears) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut out = Burst::new();
         let mut taken = 0;
@@ -153,9 +153,10 @@ fn transmit_does_not_block_when_the_ring_is_full() {
             port.transmit(&mut out);
             taken += BURST - out.len();
         }
-        says.send((taken, out.len())).unwrap();
+        sender.send((taken, out.len())).unwrap();
     });
-    let (taken, left) = hears.recv_timeout(Duration::from_secs(60)).expect("the sender waits for the kernel");
+    let (taken, left) =
+        receiver.recv_timeout(Duration::from_secs(60)).expect("the sender waits for the kernel");
     // The ring has 256 slots.
     assert!((256..1000).contains(&taken) && left == BURST, "{taken} taken, {left} left");
 }

@@ -31,7 +31,7 @@ const SMALL_CIRCLE: usize = 3;
 const LIMITS: [Limit; 15] = [
     Limit { folder: "cc", circle: 0, shared_names: 0 },
     Limit { folder: "roce", circle: 0, shared_names: 11 },
-    Limit { folder: "datapath", circle: 4, shared_names: 18 },
+    Limit { folder: "datapath", circle: 4, shared_names: 5 },
     Limit { folder: "datapath/dpdk-sys", circle: 0, shared_names: 0 },
     Limit { folder: "fabric", circle: 9, shared_names: 13 },
     Limit { folder: "verbs", circle: 16, shared_names: 1 },

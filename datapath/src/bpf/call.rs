@@ -57,7 +57,7 @@ struct Load {
 /// The fields for `BPF_LINK_CREATE`.
 #[repr(C)]
 #[derive(Default)]
-struct Link {
+struct LinkCreate {
     program: i32,
     interface: u32,
     attach: u32,
@@ -88,7 +88,7 @@ struct Create {
 
 /// The fields for `BPF_MAP_LOOKUP_ELEM` and `BPF_MAP_UPDATE_ELEM`.
 #[repr(C)]
-struct Entry {
+struct MapElement {
     map: u32,
     padding: u32,
     key: u64,
@@ -130,8 +130,12 @@ fn name() -> [u8; 16] {
 /// Loads a program and attaches it to an interface's ingress. Closing the returned link detaches the program.
 pub(crate) fn attach_at_ingress(program: &[Instruction], index: u32) -> io::Result<OwnedFd> {
     let program = load(program, SCHED_CLS, TCX_INGRESS, 0)?;
-    let request =
-        Link { program: program.as_raw_fd(), interface: index, attach: TCX_INGRESS, ..Link::default() };
+    let request = LinkCreate {
+        program: program.as_raw_fd(),
+        interface: index,
+        attach: TCX_INGRESS,
+        ..LinkCreate::default()
+    };
     // SAFETY: the request has no pointers.
     unsafe { opens(LINK_CREATE, &request) }
 }
@@ -194,7 +198,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
 
     pub(crate) fn get(&self, key: &K) -> io::Result<Option<V>> {
         let mut value = V::default();
-        let mut request = Entry {
+        let mut request = MapElement {
             map: self.fd.as_raw_fd() as u32,
             padding: 0,
             key: std::ptr::from_ref(key) as u64,
@@ -264,7 +268,8 @@ impl Structure {
 
     /// Registers the structure with its subsystem. Closing the returned link unregisters it.
     pub(crate) fn register(&self) -> io::Result<OwnedFd> {
-        let request = Link { program: self.map.as_raw_fd(), attach: STRUCT_OPS_LINK, ..Link::default() };
+        let request =
+            LinkCreate { program: self.map.as_raw_fd(), attach: STRUCT_OPS_LINK, ..LinkCreate::default() };
         // SAFETY: the request has no pointers.
         unsafe { opens(LINK_CREATE, &request) }
     }
@@ -287,8 +292,13 @@ fn types() -> io::Result<OwnedFd> {
 /// # Safety
 /// The caller must pass a `key` and a `value` that point to at least as many readable bytes as the map's keys and values have.
 unsafe fn update(map: &OwnedFd, key: *const u8, value: *const u8) -> io::Result<()> {
-    let mut request =
-        Entry { map: map.as_raw_fd() as u32, padding: 0, key: key as u64, value: value as u64, flags: 0 };
+    let mut request = MapElement {
+        map: map.as_raw_fd() as u32,
+        padding: 0,
+        key: key as u64,
+        value: value as u64,
+        flags: 0,
+    };
     // SAFETY: the kernel reads one key and one value, for which the caller vouches.
     unsafe { call(MAP_UPDATE, &raw mut request) }.map(drop)
 }

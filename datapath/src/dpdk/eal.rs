@@ -119,7 +119,7 @@ pub enum EalError {
     NoThread(String),
 }
 
-enum State {
+enum EalState {
     NotStarted,
     /// The settings, whether the memory is in hugepages, and the process that runs DPDK: this one, or one from which it was forked. A child
     /// has a copy of memory that is not shared.
@@ -127,7 +127,7 @@ enum State {
     Failed(EalError),
 }
 
-static STATE: Mutex<State> = Mutex::new(State::NotStarted);
+static STATE: Mutex<EalState> = Mutex::new(EalState::NotStarted);
 
 /// Proof that DPDK runs in this process. It runs until the process ends.
 #[derive(Clone, Copy, Debug)]
@@ -143,23 +143,23 @@ impl Eal {
     pub fn start(config: &EalConfig) -> Result<Self, EalError> {
         let mut state = fork::lock(&STATE).ok_or(EalError::Forked)?;
         match &mut *state {
-            State::Running(running, _, process) if process.is_parent() && running.shared => {
+            EalState::Running(running, _, process) if process.is_parent() && running.shared => {
                 return Err(EalError::Forked);
             }
-            State::Running(running, huge, process) => {
+            EalState::Running(running, huge, process) => {
                 suits(running, *huge, config)?;
                 *process = Process::this();
                 return Ok(Self(()));
             }
-            State::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
-            State::NotStarted => check_version()?,
+            EalState::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
+            EalState::NotStarted => check_version()?,
         }
         if let Some(huge) = started_by_program() {
             // Whether the memory is enough is found when a port creates its pools.
             let running = EalConfig { memory_mb: u32::MAX, ..EalConfig::default() };
             suits(&running, huge, config)?;
             let _ = STARTED_IN.set(Process::this());
-            *state = State::Running(running, huge, Process::this());
+            *state = EalState::Running(running, huge, Process::this());
             return Ok(Self(()));
         }
         // After a failure before `rte_eal_init`, another attempt is possible.
@@ -168,11 +168,11 @@ impl Eal {
             Ok(()) => {
                 let shared = huge || config.shared || !becomes_private();
                 let config = EalConfig { shared, ..config.clone() };
-                *state = State::Running(config, huge, Process::this());
+                *state = EalState::Running(config, huge, Process::this());
                 Ok(Self(()))
             }
             Err(error) => {
-                *state = State::Failed(error.clone());
+                *state = EalState::Failed(error.clone());
                 Err(error)
             }
         }

@@ -7,7 +7,7 @@
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
 use super::process_end::{self, AtExit};
-use super::runner::Status;
+use super::runner::CoreStatus;
 use super::wake::Wake;
 use crate::io::WakeDescriptor;
 use crate::signals;
@@ -49,11 +49,11 @@ const LONGEST_EXIT: Duration = Duration::from_secs(1);
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
 pub(super) struct Adaptive {
-    shared: Arc<Shared>,
+    shared: Arc<SharedCore>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Shared {
+struct SharedCore {
     core: OnDemand,
     /// Turns that the application requested; wraps at 2⁶⁴.
     polls: AtomicU64,
@@ -64,8 +64,8 @@ struct Shared {
 }
 
 impl Adaptive {
-    pub(super) fn start(core: impl Turn + 'static, status: &Arc<Status>, wake: Wake) -> io::Result<Self> {
-        let shared = Arc::new(Shared::new(core, wake));
+    pub(super) fn start(core: impl Turn + 'static, status: &Arc<CoreStatus>, wake: Wake) -> io::Result<Self> {
+        let shared = Arc::new(SharedCore::new(core, wake));
         let at_exit: Arc<dyn AtExit> = shared.clone();
         process_end::register(Arc::downgrade(&at_exit));
         let (here, there) = (shared.clone(), status.clone());
@@ -78,13 +78,13 @@ impl Adaptive {
     }
 
     /// Runs one turn for an application that polls. Returns false if it did nothing.
-    pub(super) fn poll(&self, status: &Status) -> bool {
+    pub(super) fn poll(&self, status: &CoreStatus) -> bool {
         self.shared.polls.fetch_add(1, Ordering::Relaxed);
         self.turn(status)
     }
 
     /// Runs one turn, whatever the thread's mode, unless another thread runs one.
-    pub(super) fn turn(&self, status: &Status) -> bool {
+    pub(super) fn turn(&self, status: &CoreStatus) -> bool {
         let Some(mut core) = self.shared.core.try_take() else { return false };
         let work = core.turn(status);
         drop(core);
@@ -96,7 +96,7 @@ impl Adaptive {
     }
 
     /// Runs the core after a post if the thread sleeps, because posts do not wake the thread.
-    pub(super) fn posted(&self, status: &Status) {
+    pub(super) fn posted(&self, status: &CoreStatus) {
         // The poster rings the doorbell, then reads the mode. The thread stores the mode, then reads the doorbells. At least one of them
         // sees the other's write.
         fence(Ordering::SeqCst);
@@ -128,7 +128,7 @@ impl Adaptive {
     }
 }
 
-impl AtExit for Shared {
+impl AtExit for SharedCore {
     /// Lets the thread, which may be paused, send a delayed acknowledgement.
     fn at_exit(&self) {
         let since = Instant::now();
@@ -149,7 +149,7 @@ fn set_timer_slack() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
 }
 
-impl Shared {
+impl SharedCore {
     fn new(core: impl Turn + 'static, wake: Wake) -> Self {
         let (polls, polls_at_hand_over, mode) =
             (AtomicU64::new(0), AtomicU64::new(0), AtomicU32::new(WORKING));
@@ -170,7 +170,7 @@ impl Shared {
         }
     }
 
-    fn run(&self, status: &Status) {
+    fn run(&self, status: &CoreStatus) {
         let (mut idle, mut nap) = (0_u32, NAPS[0]);
         let mut polls = self.polls.load(Ordering::Relaxed);
         while !status.stopping() && !status.stopped() {
@@ -202,7 +202,7 @@ impl Shared {
     }
 
     /// Runs up to a batch of turns, until one does nothing. Returns true if any did something.
-    fn batch(&self, status: &Status) -> bool {
+    fn batch(&self, status: &CoreStatus) -> bool {
         let mut core = self.core.take();
         let mut any = false;
         for _ in 0..BATCH {
@@ -217,7 +217,7 @@ impl Shared {
         any
     }
 
-    fn pause(&self, status: &Status) {
+    fn pause(&self, status: &CoreStatus) {
         self.core.take().listen(false);
         loop {
             self.mode.store(PAUSED, Ordering::Relaxed);
@@ -238,7 +238,7 @@ impl Shared {
     }
 
     /// Sleeps unless there is work now. Returns true if it slept.
-    fn sleep(&self, status: &Status, nap: Duration) -> bool {
+    fn sleep(&self, status: &CoreStatus, nap: Duration) -> bool {
         self.mode.store(ASLEEP, Ordering::Relaxed);
         // A thread that rings a doorbell after this sees that this one is asleep (see `posted`).
         fence(Ordering::SeqCst);
@@ -313,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_exit_of_the_process_waits_for_a_delayed_acknowledgement() {
-        let status = Arc::new(Status::default());
+        let status = Arc::new(CoreStatus::default());
         let mut turns_left = 1000;
         let core = TestCore {
             turn: move || {
@@ -331,9 +331,9 @@ mod tests {
 
     #[test]
     fn polls_before_hand_over_do_not_pause_the_thread() {
-        let status = Status::default();
+        let status = CoreStatus::default();
         let shared =
-            Arc::new(Shared::new(TestCore { turn: || false, delays_ack: false }, Wake::new().unwrap()));
+            Arc::new(SharedCore::new(TestCore { turn: || false, delays_ack: false }, Wake::new().unwrap()));
         let adaptive = Adaptive { shared: shared.clone(), thread: None };
         for _ in 0..POLLS_TO_PAUSE {
             adaptive.poll(&status);
@@ -373,13 +373,13 @@ mod model {
         model.preemption_bound = Some(3);
         model.check(move || {
             let (rung, served) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-            let shared = Shared::new(core(rung.clone(), served.clone()), Wake::new().unwrap());
+            let shared = SharedCore::new(core(rung.clone(), served.clone()), Wake::new().unwrap());
             let adaptive = Arc::new(Adaptive { shared: Arc::new(shared), thread: None });
             let stop = Arc::new(AtomicU32::new(0));
             let sleeper = {
                 let (adaptive, stop) = (adaptive.clone(), stop.clone());
                 thread::spawn(move || {
-                    let status = Status::default();
+                    let status = CoreStatus::default();
                     while stop.load(Ordering::Acquire) == 0 {
                         adaptive.shared.sleep(&status, NAPS[0]);
                     }
@@ -389,7 +389,7 @@ mod model {
                 let (adaptive, rung) = (adaptive.clone(), rung.clone());
                 move || {
                     rung.fetch_add(1, Ordering::Release);
-                    adaptive.posted(&Status::default());
+                    adaptive.posted(&CoreStatus::default());
                 }
             };
             let others: Vec<_> = (1..posts).map(|_| thread::spawn(post.clone())).collect();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A completion, and the work queue that gains room when the application polls it.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct QueuedCompletion {
     completion: Completion,
     queue_index: QueueIndex,
 }
@@ -18,7 +18,7 @@ struct Entry {
 /// The application's end of a completion queue.
 #[derive(Debug)]
 pub struct CqRing {
-    ring: Consumer<Entry>,
+    ring: Consumer<QueuedCompletion>,
     unpolled: Arc<Unpolled>,
     overflow: Arc<AtomicBool>,
     depth: u32,
@@ -33,7 +33,7 @@ impl CqRing {
         // Consecutive completions are often of one work queue. Their count is then changed once.
         let (mut last, mut run) = (QueueIndex::NONE, 0);
         for _ in 0..most {
-            let Ok(Entry { completion, queue_index }) = self.ring.peek() else { break };
+            let Ok(QueuedCompletion { completion, queue_index }) = self.ring.peek() else { break };
             take(completion);
             if *queue_index != last && run > 0 {
                 self.unpolled.remove(last, run);
@@ -93,7 +93,7 @@ impl CqRing {
 
 #[derive(Debug)]
 pub(super) struct CqProducer {
-    ring: Producer<Entry>,
+    ring: Producer<QueuedCompletion>,
     overflow: Arc<AtomicBool>,
     /// Wakes the thread or task that waits for a completion. Dropped after the ring.
     notifier: Option<ClosingNotifier>,
@@ -127,7 +127,9 @@ impl CqProducer {
     pub(super) fn push(&mut self, completions: &[Completion], queue_index: QueueIndex) {
         match self.ring.write_chunk_uninit(completions.len()) {
             Ok(chunk) => {
-                chunk.fill_from_iter(completions.iter().map(|&completion| Entry { completion, queue_index }));
+                chunk.fill_from_iter(
+                    completions.iter().map(|&completion| QueuedCompletion { completion, queue_index }),
+                );
             }
             Err(_) => _ = self.overflow(),
         }

@@ -32,14 +32,14 @@ type Filter = Box<dyn Fn(&AsyncEvent) -> bool + Send + Sync>;
 /// Its descriptor, an eventfd with semaphore semantics, becomes readable with each event. Use it with `poll` or `epoll`, or call
 /// [`wait`](Self::wait).
 pub struct EventQueue {
-    state: Mutex<State>,
+    state: Mutex<EventState>,
     descriptor: Arc<EventFd>,
     end_event: Arc<EndEvent>,
     filter: Filter,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct EventState {
     events: VecDeque<AsyncEvent>,
     /// Discarded events whose count a thread has already read from the descriptor. That many calls of `pop_after_read` return no event.
     read: usize,
@@ -147,7 +147,7 @@ impl EventQueue {
         self.descriptor.signal();
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, EventState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

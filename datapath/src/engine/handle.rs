@@ -3,7 +3,7 @@
 use super::adaptive::Adaptive;
 use super::control::{Command, Commands};
 use super::core_state::CoreState;
-use super::runner::{Runner, Status};
+use super::runner::{CoreStatus, Runner};
 use super::{Engine, Stopped};
 use crate::fork::Process;
 use crossbeam::channel::{Receiver, TryRecvError, bounded};
@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 pub(super) struct Handle {
     pub(super) commands: Commands,
     pub(super) runner: Runner,
-    pub(super) status: Arc<Status>,
+    pub(super) status: Arc<CoreStatus>,
 }
 
 impl Handle {

@@ -1,7 +1,7 @@
 //! A core that any thread may run, one thread at a time.
 
 use super::core::Turn;
-use super::runner::Status;
+use super::runner::CoreStatus;
 #[cfg(all(test, loom))]
 use loom::sync::{Mutex, MutexGuard};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,7 +41,7 @@ impl OnDemand {
 impl Running<'_> {
     /// Runs one turn. Returns false if there was no work, or the core has stopped.
     #[inline]
-    pub(super) fn turn(&mut self, status: &Status) -> bool {
+    pub(super) fn turn(&mut self, status: &CoreStatus) -> bool {
         let Some(core) = self.0.as_mut() else { return false };
         match catch_unwind(AssertUnwindSafe(|| core.turn())) {
             Ok(work) => work,

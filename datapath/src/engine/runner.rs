@@ -21,14 +21,14 @@ const SPIN_TURNS: u32 = 64;
 const YIELD_TURNS: u32 = 256;
 
 #[derive(Debug, Default)]
-pub(super) struct Status {
+pub(super) struct CoreStatus {
     stop: AtomicBool,
     stopped: AtomicBool,
     reason: OnceLock<String>,
     sleepers: Mutex<Vec<Weak<EndEvent>>>,
 }
 
-impl Status {
+impl CoreStatus {
     #[inline]
     pub(super) fn stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
@@ -96,7 +96,7 @@ impl Runner {
         core: impl Turn + 'static,
         config: &CoreConfig,
         index: usize,
-        status: &Arc<Status>,
+        status: &Arc<CoreStatus>,
         event_fd: Option<EventFd>,
     ) -> Result<Self, StartError> {
         let pin = match config.progress {
@@ -130,7 +130,7 @@ impl Runner {
 
     /// Runs one turn if polling callers run the core. Returns false if it did nothing.
     #[inline]
-    pub(super) fn poll(&self, status: &Status) -> bool {
+    pub(super) fn poll(&self, status: &CoreStatus) -> bool {
         match self {
             Self::Inline(core) => core.try_take().is_some_and(|mut core| core.turn(status)),
             Self::Adaptive(adaptive) => adaptive.poll(status),
@@ -139,14 +139,14 @@ impl Runner {
     }
 
     /// Runs one turn for a caller that waits for an answer without polling.
-    pub(super) fn turn(&self, status: &Status) -> bool {
+    pub(super) fn turn(&self, status: &CoreStatus) -> bool {
         match self {
             Self::Inline(_) | Self::Dedicated(_) => self.poll(status),
             Self::Adaptive(adaptive) => adaptive.turn(status),
         }
     }
 
-    pub(super) fn stop(&mut self, status: &Status) {
+    pub(super) fn stop(&mut self, status: &CoreStatus) {
         status.stop.store(true, Ordering::Release);
         match self {
             Self::Inline(core) => core.end(),

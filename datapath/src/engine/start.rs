@@ -12,7 +12,7 @@ use super::interface_changes::InterfaceChanges;
 use super::interface_watch::InterfaceWatch;
 use super::other_cores::OtherCores;
 use super::port_flows::PortFlows;
-use super::runner::{Runner, Status};
+use super::runner::{CoreStatus, Runner};
 use super::{Engine, control, doorbell, siblings};
 use crate::clock::Clock;
 use crate::event_fd::EventFd;
@@ -223,7 +223,7 @@ fn start_all<P: PacketIo + 'static>(
     for (index, (access, init)) in accesses.into_iter().zip(inits).enumerate() {
         let CoreInit { state, inbox, commands, event_fd } = init;
         let core = Core::new(access, Clock::new(), config.mac, state, inbox);
-        let status = Arc::new(Status::default());
+        let status = Arc::new(CoreStatus::default());
         match Runner::start(core, config, index, &status, event_fd) {
             Ok(runner) => started.push(Handle { commands, runner, status }),
             Err(error) => {

@@ -8,13 +8,13 @@ use std::sync::Arc;
 /// Most frames in one direction of a [`pair`]. While it is full, the sender keeps its frames.
 const WIRE: usize = 1024;
 
-type Pool = ArrayQueue<Box<[u8]>>;
+type LoopbackPool = ArrayQueue<Box<[u8]>>;
 type Wire = ArrayQueue<LoopbackBuf>;
 
 /// One end of an in-process cable.
 #[derive(Debug)]
 pub struct Loopback {
-    pool: Arc<Pool>,
+    pool: Arc<LoopbackPool>,
     inbound: Arc<Wire>,
     outbound: Arc<Wire>,
     max_frame: usize,
@@ -25,7 +25,7 @@ pub struct Loopback {
 pub struct LoopbackBuf {
     bytes: Box<[u8]>,
     length: usize,
-    pool: Arc<Pool>,
+    pool: Arc<LoopbackPool>,
 }
 
 /// Returns two connected ports, each with a pool of `buffers` buffers of `max_frame` bytes. Each receives the frames of the other in order.

@@ -14,7 +14,7 @@ const SOURCE_OPTION: u8 = 1;
 const TARGET_OPTION: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message {
+pub(super) enum NdpMessage {
     /// A request for the Ethernet address of `target`.
     Solicitation {
         /// The sender's address; `None` in duplicate address detection.
@@ -35,7 +35,7 @@ pub(super) struct Ndp {
     pub(super) source: Ipv6Addr,
     pub(super) destination: Ipv6Addr,
     pub(super) target: Ipv6Addr,
-    pub(super) message: Message,
+    pub(super) message: NdpMessage,
 }
 
 impl Ndp {
@@ -65,8 +65,8 @@ impl Ndp {
             return Err(Malformed);
         }
         let message = match body[0] {
-            SOLICITATION => Message::Solicitation { source_mac: option(&body[24..], SOURCE_OPTION)? },
-            ADVERTISEMENT => Message::Advertisement {
+            SOLICITATION => NdpMessage::Solicitation { source_mac: option(&body[24..], SOURCE_OPTION)? },
+            ADVERTISEMENT => NdpMessage::Advertisement {
                 target_mac: option(&body[24..], TARGET_OPTION)?,
                 solicited: body[4] & 0x40 != 0,
                 override_: body[4] & 0x20 != 0,
@@ -74,8 +74,8 @@ impl Ndp {
             _ => return Err(Malformed),
         };
         match message {
-            Message::Solicitation { source_mac: Some(_) } if source.is_unspecified() => Err(Malformed),
-            Message::Advertisement { solicited: true, .. } if destination.is_multicast() => Err(Malformed),
+            NdpMessage::Solicitation { source_mac: Some(_) } if source.is_unspecified() => Err(Malformed),
+            NdpMessage::Advertisement { solicited: true, .. } if destination.is_multicast() => Err(Malformed),
             _ => Ok(Self { source, destination, target, message }),
         }
     }
@@ -87,8 +87,8 @@ impl Ndp {
         frame[6..12].copy_from_slice(&from.0);
         frame[12..14].copy_from_slice(&IPV6_TYPE);
         let (kind, flags, option, mac) = match self.message {
-            Message::Solicitation { source_mac } => (SOLICITATION, 0, SOURCE_OPTION, source_mac),
-            Message::Advertisement { target_mac, solicited, override_ } => {
+            NdpMessage::Solicitation { source_mac } => (SOLICITATION, 0, SOURCE_OPTION, source_mac),
+            NdpMessage::Advertisement { target_mac, solicited, override_ } => {
                 let flags = u8::from(solicited) << 6 | u8::from(override_) << 5;
                 (ADVERTISEMENT, flags, TARGET_OPTION, target_mac)
             }
@@ -189,12 +189,12 @@ mod tests {
         })
     }
 
-    fn message() -> impl Strategy<Value = Message> {
+    fn message() -> impl Strategy<Value = NdpMessage> {
         (any::<[bool; 3]>(), proptest::option::of(mac())).prop_map(|([ask, solicited, override_], mac)| {
             if ask {
-                Message::Solicitation { source_mac: mac }
+                NdpMessage::Solicitation { source_mac: mac }
             } else {
-                Message::Advertisement { target_mac: mac, solicited, override_ }
+                NdpMessage::Advertisement { target_mac: mac, solicited, override_ }
             }
         })
     }
@@ -246,7 +246,7 @@ mod tests {
             source: Ipv6Addr::LOCALHOST,
             destination: Ipv6Addr::LOCALHOST,
             target: Ipv6Addr::LOCALHOST,
-            message: Message::Solicitation { source_mac: None },
+            message: NdpMessage::Solicitation { source_mac: None },
         };
         let mut frame = [0; FRAME];
         let length = ndp.emit(Mac([2; 6]), Mac([4; 6]), &mut frame);

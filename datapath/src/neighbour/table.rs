@@ -4,7 +4,7 @@
 mod tests;
 
 use super::arp::{self, Arp};
-use super::ndp::{self, Message, Ndp};
+use super::ndp::{self, Ndp, NdpMessage};
 use super::{ARP_TYPE, Address, Malformed, martian};
 use cc::Instant;
 use roce::wire::Mac;
@@ -56,7 +56,7 @@ pub enum Unresolved {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Entry {
+enum NeighbourEntry {
     /// `previous` is the last known Ethernet address.
     Incomplete {
         tries: u32,
@@ -90,7 +90,7 @@ pub struct Neighbours {
     permanent: HashMap<IpAddr, Mac>,
     /// The Ethernet address that represents every peer.
     peer_mac: Option<Mac>,
-    entries: HashMap<IpAddr, Entry>,
+    entries: HashMap<IpAddr, NeighbourEntry>,
     tx_queue: VecDeque<Packet>,
     /// Local addresses that another host uses, with its Ethernet address. The first `reported` have been reported.
     conflicts: Vec<(IpAddr, Mac)>,
@@ -181,24 +181,24 @@ impl Neighbours {
             return Ok(Resolution::Resolved(mac));
         }
         match self.entries.get(&hop) {
-            Some(Entry::Reachable { mac, updated_at })
+            Some(NeighbourEntry::Reachable { mac, updated_at })
                 if now.saturating_since(*updated_at) < REACHABLE_TIME =>
             {
                 Ok(Resolution::Resolved(*mac))
             }
-            Some(Entry::Incomplete { .. }) => Ok(Resolution::Pending),
-            Some(Entry::Failed) => {
+            Some(NeighbourEntry::Incomplete { .. }) => Ok(Resolution::Pending),
+            Some(NeighbourEntry::Failed) => {
                 self.entries.remove(&hop);
                 Err(Unresolved::NoAnswer { hop, tries: TRIES })
             }
-            Some(Entry::Reachable { .. }) | None => self.start(now, hop),
+            Some(NeighbourEntry::Reachable { .. }) | None => self.start(now, hop),
         }
     }
 
     /// Resolves `address` again because packets to it may be lost, unless its entry is younger than 100 ms.
     pub fn resolve_again(&mut self, now: Instant, address: IpAddr) {
         let Ok(hop) = self.next_hop(address) else { return };
-        if let Some(Entry::Reachable { updated_at, .. }) = self.entries.get(&hop)
+        if let Some(NeighbourEntry::Reachable { updated_at, .. }) = self.entries.get(&hop)
             && now.saturating_since(*updated_at) >= MIN_AGE
         {
             // Cannot fail: it replaces its own entry.
@@ -219,9 +219,9 @@ impl Neighbours {
             return self.peer_mac;
         }
         match self.entries.get(&self.next_hop(address).ok()?)? {
-            Entry::Incomplete { previous, .. } => *previous,
-            Entry::Reachable { mac, .. } => Some(*mac),
-            Entry::Failed => None,
+            NeighbourEntry::Incomplete { previous, .. } => *previous,
+            NeighbourEntry::Reachable { mac, .. } => Some(*mac),
+            NeighbourEntry::Failed => None,
         }
     }
 
@@ -240,9 +240,11 @@ impl Neighbours {
     fn start(&mut self, now: Instant, hop: IpAddr) -> Result<Resolution, Unresolved> {
         if self.entries.len() >= MAX_ENTRIES {
             self.entries.retain(|_, entry| match entry {
-                Entry::Incomplete { .. } => true,
-                Entry::Reachable { updated_at, .. } => now.saturating_since(*updated_at) < REACHABLE_TIME,
-                Entry::Failed => false,
+                NeighbourEntry::Incomplete { .. } => true,
+                NeighbourEntry::Reachable { updated_at, .. } => {
+                    now.saturating_since(*updated_at) < REACHABLE_TIME
+                }
+                NeighbourEntry::Failed => false,
             });
         }
         if self.entries.len() >= MAX_ENTRIES && !self.evict_oldest() {
@@ -250,10 +252,10 @@ impl Neighbours {
         }
         let retry_at = now + RETRY;
         let previous = match self.entries.get(&hop) {
-            Some(Entry::Reachable { mac, .. }) => Some(*mac),
+            Some(NeighbourEntry::Reachable { mac, .. }) => Some(*mac),
             _ => None,
         };
-        self.entries.insert(hop, Entry::Incomplete { tries: 1, retry_at, previous });
+        self.entries.insert(hop, NeighbourEntry::Incomplete { tries: 1, retry_at, previous });
         self.next = Some(self.next.map_or(retry_at, |next| next.min(retry_at)));
         self.solicit(hop);
         Ok(Resolution::Pending)
@@ -263,8 +265,8 @@ impl Neighbours {
     /// invents do not prevent others from being resolved. Returns false if no request is outstanding.
     fn evict_oldest(&mut self) -> bool {
         let incomplete = self.entries.iter().filter_map(|(hop, entry)| match entry {
-            Entry::Incomplete { tries, retry_at, .. } => Some((Reverse(*tries), *retry_at, *hop)),
-            Entry::Reachable { .. } | Entry::Failed => None,
+            NeighbourEntry::Incomplete { tries, retry_at, .. } => Some((Reverse(*tries), *retry_at, *hop)),
+            NeighbourEntry::Reachable { .. } | NeighbourEntry::Failed => None,
         });
         let oldest = incomplete.min().map(|(_, _, hop)| hop);
         oldest.is_some_and(|hop| self.entries.remove(&hop).is_some())
@@ -306,11 +308,11 @@ impl Neighbours {
 
     fn on_ndp(&mut self, now: Instant, ndp: Ndp, from: Mac) {
         // RFC 4862 5.4.4: an advertisement for an own address means that it is a duplicate.
-        if let Message::Advertisement { target_mac, .. } = ndp.message {
+        if let NdpMessage::Advertisement { target_mac, .. } = ndp.message {
             self.detect_conflict(ndp.target.into(), target_mac.unwrap_or(from));
         }
         match ndp.message {
-            Message::Solicitation { source_mac } if self.owns(ndp.target.into()) && from != self.mac => {
+            NdpMessage::Solicitation { source_mac } if self.owns(ndp.target.into()) && from != self.mac => {
                 if let Some(mac) = source_mac {
                     self.learn(now, ndp.source.into(), mac);
                 }
@@ -321,27 +323,27 @@ impl Neighbours {
                     (!ndp.source.is_unspecified()).then_some((ndp.source, source_mac.unwrap_or(from)));
                 self.advertise(ndp.target, solicitor);
             }
-            Message::Advertisement { target_mac: Some(mac), solicited, override_ }
+            NdpMessage::Advertisement { target_mac: Some(mac), solicited, override_ }
                 if solicited || override_ =>
             {
                 self.learn(now, ndp.target.into(), mac);
             }
-            Message::Solicitation { .. } | Message::Advertisement { .. } => {}
+            NdpMessage::Solicitation { .. } | NdpMessage::Advertisement { .. } => {}
         }
     }
 
     fn learn(&mut self, now: Instant, address: IpAddr, mac: Mac) {
         match self.entries.get_mut(&address) {
-            Some(entry @ (Entry::Incomplete { .. } | Entry::Failed)) => {
-                *entry = Entry::Reachable { mac, updated_at: now };
+            Some(entry @ (NeighbourEntry::Incomplete { .. } | NeighbourEntry::Failed)) => {
+                *entry = NeighbourEntry::Reachable { mac, updated_at: now };
                 self.answers += 1;
             }
-            Some(Entry::Reachable { mac: known, updated_at })
+            Some(NeighbourEntry::Reachable { mac: known, updated_at })
                 if now.saturating_since(*updated_at) >= MIN_CHANGE_INTERVAL && !self.passive =>
             {
                 (*known, *updated_at) = (mac, now);
             }
-            Some(Entry::Reachable { .. }) | None => {}
+            Some(NeighbourEntry::Reachable { .. }) | None => {}
         }
     }
 
@@ -391,7 +393,7 @@ impl Neighbours {
             }
             (IpAddr::V6(target), Some(IpAddr::V6(source))) => {
                 let (destination, to) = ndp::solicited_node(target);
-                let message = Message::Solicitation { source_mac: Some(self.mac) };
+                let message = NdpMessage::Solicitation { source_mac: Some(self.mac) };
                 self.send(Packet::Ndp(Ndp { source, destination, target, message }, to));
             }
             // Without a local address of the family, a request has no source address.
@@ -414,7 +416,7 @@ impl Neighbours {
             }
             IpAddr::V6(target) => {
                 let (destination, to) = ndp::solicited_node(target);
-                let message = Message::Solicitation { source_mac: None };
+                let message = NdpMessage::Solicitation { source_mac: None };
                 self.send(Packet::Ndp(
                     Ndp { source: Ipv6Addr::UNSPECIFIED, destination, target, message },
                     to,
@@ -441,7 +443,7 @@ impl Neighbours {
 
     fn advertise(&mut self, target: Ipv6Addr, solicitor: Option<(Ipv6Addr, Mac)>) {
         let (destination, to) = solicitor.unwrap_or((ALL_NODES, ndp::multicast(ALL_NODES)));
-        let message = Message::Advertisement {
+        let message = NdpMessage::Advertisement {
             target_mac: Some(self.mac),
             solicited: solicitor.is_some(),
             override_: true,
@@ -485,10 +487,10 @@ impl Neighbours {
         let mut solicit = Vec::new();
         let mut next: Option<Instant> = None;
         for (hop, entry) in &mut self.entries {
-            if let Entry::Incomplete { tries, retry_at, .. } = entry {
+            if let NeighbourEntry::Incomplete { tries, retry_at, .. } = entry {
                 if *retry_at <= now {
                     if *tries >= TRIES {
-                        *entry = Entry::Failed;
+                        *entry = NeighbourEntry::Failed;
                         self.answers += 1;
                         continue;
                     }

@@ -1,7 +1,7 @@
 //! Claims: the process that has each service of the interface's connection managers. One process has a service, as on a NIC whose ports all
 //! processes share.
 
-use super::memory::{CLAIM, CLAIMS, Head, OwnMemory};
+use super::memory::{CLAIM, CLAIMS, OwnMemory, SharedHeader};
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{Ordering, fence};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -133,29 +133,29 @@ fn write(store: impl FnOnce(u64, Ordering), put: impl FnOnce(), state: u64) {
     store(state, Ordering::Release);
 }
 
-struct Entry {
+struct ClaimEntry {
     at: usize,
     state: u64,
     claim: Claim,
 }
 
-impl Entry {
+impl ClaimEntry {
     fn is_granted(&self) -> bool {
         self.state & STATE == GRANTED
     }
 }
 
 /// Returns the claims in a process's memory that are granted or requested.
-fn entries(head: &Head) -> impl Iterator<Item = Entry> + '_ {
+fn entries(head: &SharedHeader) -> impl Iterator<Item = ClaimEntry> + '_ {
     let used = (head.claims_used().load(Ordering::Acquire) as usize).min(CLAIMS);
     (0..used).filter_map(move |at| {
         let (state, bytes) = read(|order| head.claim_state(at).load(order), || head.claim(at))?;
         let claim = Claim::from_bytes(bytes.first_chunk()?);
-        matches!(state & STATE, REQUESTED | GRANTED).then_some(Entry { at, state, claim })
+        matches!(state & STATE, REQUESTED | GRANTED).then_some(ClaimEntry { at, state, claim })
     })
 }
 
-pub(super) fn matches(head: &Head, service: u64, at: IpAddr) -> bool {
+pub(super) fn matches(head: &SharedHeader, service: u64, at: IpAddr) -> bool {
     entries(head).any(|entry| entry.is_granted() && entry.claim.matches(service, at))
 }
 
@@ -182,7 +182,7 @@ pub(super) struct Rival {
 
 impl Rival {
     /// Waits until the claim is decided or withdrawn, but at most `most`.
-    pub(super) fn wait(&self, head: &Head, most: Duration) {
+    pub(super) fn wait(&self, head: &SharedHeader, most: Duration) {
         head.wait_for_claim(self.at, self.state, most);
     }
 }
@@ -193,7 +193,11 @@ impl Rival {
 /// between processes that each write only their own memory. A process first requests, then reads. While a process with a lower slot
 /// requests the same service, it withdraws its claim, waits, and requests again. While one with a higher slot does, it waits with its
 /// request in place.
-pub(super) fn decide<'a>(slot: u8, claim: &Claim, members: impl Iterator<Item = (u8, &'a Head)>) -> Decision {
+pub(super) fn decide<'a>(
+    slot: u8,
+    claim: &Claim,
+    members: impl Iterator<Item = (u8, &'a SharedHeader)>,
+) -> Decision {
     let mut rival: Option<Rival> = None;
     for (theirs, head) in members.filter(|(theirs, _)| *theirs != slot) {
         for entry in entries(head) {

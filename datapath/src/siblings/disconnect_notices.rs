@@ -1,6 +1,6 @@
 //! Disconnect notices of a process: a datagram for each of its connections, which another process sends after this one has ended.
 
-use super::memory::{Head, NOTICE, NOTICES, OwnMemory};
+use super::memory::{NOTICE, NOTICES, OwnMemory, SharedHeader};
 use crate::engine::{MAD_LENGTH, Mad};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -48,7 +48,7 @@ impl DisconnectNotice {
 }
 
 /// Returns all notices of a process, whether it runs or not.
-pub(super) fn of(head: &Head) -> Vec<DisconnectNotice> {
+pub(super) fn of(head: &SharedHeader) -> Vec<DisconnectNotice> {
     let used = (head.notices_used().load(Ordering::Acquire) as usize).min(NOTICES);
     let there = |at: &usize| head.notice_state(*at).load(Ordering::Acquire) != 0;
     (0..used).filter(there).filter_map(|at| DisconnectNotice::from_bytes(&head.notice(at))).collect()

@@ -9,18 +9,18 @@ use crate::io::{BURST, Burst, LoopbackBuf, PacketIo, pair};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A slot whose process joined or, without a member, left.
-type Change = (u8, Option<Arc<Member>>);
+type MemberChange = (u8, Option<Arc<Member>>);
 
 /// The honest process's events: it applies joins and leaves to its rings.
 #[derive(Clone, Default)]
-struct News(Arc<Mutex<Vec<Change>>>);
+struct MemberEvents(Arc<Mutex<Vec<MemberChange>>>);
 
-impl News {
+impl MemberEvents {
     fn push(&self, slot: u8, member: Option<Arc<Member>>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((slot, member));
     }
 
-    fn tell(&self, member_rings: &mut MemberRings) {
+    fn apply(&self, member_rings: &mut MemberRings) {
         for (slot, member) in self.0.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
             match member {
                 Some(member) => member_rings.add(slot, member),
@@ -30,7 +30,7 @@ impl News {
     }
 }
 
-impl Events for News {
+impl Events for MemberEvents {
     fn joined(&self, slot: u8, member: Arc<Member>) {
         self.push(slot, Some(member));
     }
@@ -86,7 +86,7 @@ struct Scene<'a> {
     bytes: &'a [u8],
     honest: Siblings,
     member_rings: MemberRings,
-    news: News,
+    events: MemberEvents,
     hostile: Hostile,
     made: u64,
 }
@@ -242,10 +242,10 @@ pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("ferroce/fuzz/{}/{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     let honest = Siblings::join_at(name)?;
-    let (member_rings, news) = (honest.member_rings(), News::default());
-    honest.shared.lock().events = Some(Box::new(news.clone()));
+    let (member_rings, events) = (honest.member_rings(), MemberEvents::default());
+    honest.shared.lock().events = Some(Box::new(events.clone()));
     let hostile = Hostile::new(&own_name(&honest), 1)?;
-    let mut scene = Scene { bytes, honest, member_rings, news, hostile, made: 1 };
+    let mut scene = Scene { bytes, honest, member_rings, events, hostile, made: 1 };
     while !scene.bytes.is_empty() {
         match scene.byte() % 12 {
             0..3 => scene.message(),
@@ -258,7 +258,7 @@ pub fn run(bytes: &[u8]) -> Result<(), JoinError> {
             _ => scene.ask_hostile()?,
         }
         drop(scene.honest.shared.catch_up());
-        scene.news.tell(&mut scene.member_rings);
+        scene.events.apply(&mut scene.member_rings);
         let own = scene.honest.slot();
         assert!(!scene.member_rings.is_sibling(own), "slot {own} is its own");
     }

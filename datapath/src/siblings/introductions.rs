@@ -15,7 +15,7 @@ pub(super) struct Introductions {
     /// Processes that have connected and are not introduced yet.
     guests: Vec<Guest>,
     /// Processes to which this one has connected, and which have not answered.
-    calls: Vec<Call>,
+    calls: Vec<MemberConnection>,
     /// Slots whose processes could not be connected to, because their queue was full, or that closed the connection.
     pub(super) uncalled: Vec<u8>,
     /// Whether this process knows all processes that had joined before it.
@@ -34,14 +34,14 @@ struct Guest {
 }
 
 /// A connection to the process in a slot.
-pub(super) struct Call {
+pub(super) struct MemberConnection {
     pub(super) slot: u8,
     socket: Socket,
     /// Whether the hello of this process has been sent.
     pub(super) is_greeted: bool,
 }
 
-impl Call {
+impl MemberConnection {
     /// Returns the process id of the other end.
     pub(super) fn process(&self) -> i32 {
         self.socket.process()
@@ -77,7 +77,7 @@ impl Introductions {
         guests.chain(calls).map(AsRawFd::as_raw_fd).chain([self.listener.as_raw_fd()])
     }
 
-    pub(super) fn unanswered(&self) -> impl Iterator<Item = &Call> {
+    pub(super) fn unanswered(&self) -> impl Iterator<Item = &MemberConnection> {
         self.calls.iter()
     }
 
@@ -90,7 +90,7 @@ impl Introductions {
     /// Accepts answers on `socket` as if this process had sent a hello to the one in `slot`.
     #[cfg(any(test, fuzzing))]
     pub(super) fn expect(&mut self, slot: u8, socket: Socket) {
-        self.calls.push(Call { slot, socket, is_greeted: true });
+        self.calls.push(MemberConnection { slot, socket, is_greeted: true });
     }
 }
 
@@ -108,7 +108,7 @@ impl Shared {
         };
         Ok(match unknown.authenticate(self.user) {
             Ok(socket) => {
-                state.introductions.calls.push(Call { slot, socket, is_greeted: false });
+                state.introductions.calls.push(MemberConnection { slot, socket, is_greeted: false });
                 Called::Done
             }
             Err(stranger) => Called::ForeignProcess(stranger),
@@ -139,12 +139,12 @@ impl Shared {
     /// claim, the decision depends on them.
     pub(super) fn receive_guests(&self, state: &mut State) {
         for guest in std::mem::take(&mut state.introductions.guests) {
-            self.attend(state, guest);
+            self.welcome(state, guest);
         }
         // Bounded, because another user may connect faster than this loop accepts.
         for _ in 0..=QUEUE {
             match state.introductions.listener.accept().map(|unknown| unknown.authenticate(self.user)) {
-                Ok(Ok(socket)) => self.attend(state, Guest { socket, hello: None }),
+                Ok(Ok(socket)) => self.welcome(state, Guest { socket, hello: None }),
                 Ok(Err(_)) => {}
                 Err(error) => {
                     if error.kind() != ErrorKind::WouldBlock {
@@ -158,7 +158,7 @@ impl Shared {
     }
 
     /// Adds a guest that has sent its hello, and introduces all others to it.
-    fn attend(&self, state: &mut State, guest: Guest) {
+    fn welcome(&self, state: &mut State, guest: Guest) {
         let Guest { socket, hello } = guest;
         let hello = match hello {
             Some(hello) => Some(hello),
@@ -212,7 +212,7 @@ impl Shared {
     }
 
     /// Handles the answers received so far from a process. Returns false if none will follow.
-    fn receive_answer(&self, state: &mut State, call: &Call) -> bool {
+    fn receive_answer(&self, state: &mut State, call: &MemberConnection) -> bool {
         loop {
             let (bytes, descriptors) = match call.socket.receive() {
                 Ok(came) => came,

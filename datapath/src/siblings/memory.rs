@@ -36,9 +36,9 @@ const LENGTH: usize = RINGS_AT + MEMBERS * RING;
 
 /// The part of a process's memory that both sides read.
 #[derive(Debug)]
-pub(super) struct Head(Mapping);
+pub(super) struct SharedHeader(Mapping);
 
-impl Head {
+impl SharedHeader {
     /// Returns a number that differs between any two processes that ever shared the interface.
     pub(super) fn identity(&self) -> &AtomicU64 {
         self.0.long(8)
@@ -127,7 +127,7 @@ fn counters_at(slot: u8) -> usize {
 
 #[derive(Debug)]
 pub(super) struct OwnMemory {
-    head: Head,
+    head: SharedHeader,
     file: OwnedFd,
 }
 
@@ -136,13 +136,13 @@ impl OwnMemory {
         let file = shared_memory::create(c"ferroce-siblings", LENGTH)?;
         let mapping = Mapping::new(file.as_fd(), Access::Write, 0, LENGTH)?;
         shared_memory::seal(file.as_fd(), libc::F_SEAL_FUTURE_WRITE)?;
-        let head = Head(mapping);
+        let head = SharedHeader(mapping);
         head.identity().store(identity, std::sync::atomic::Ordering::Relaxed);
         head.0.long(0).store(LAYOUT, std::sync::atomic::Ordering::Release);
         Ok(Self { head, file })
     }
 
-    pub(super) fn head(&self) -> &Head {
+    pub(super) fn head(&self) -> &SharedHeader {
         &self.head
     }
 
@@ -173,7 +173,7 @@ impl OwnMemory {
 
 #[derive(Debug)]
 pub(super) struct PeerMemory {
-    head: Head,
+    head: SharedHeader,
     /// The sibling's ring to this process.
     ring: Mapping,
     file: OwnedFd,
@@ -186,7 +186,7 @@ impl PeerMemory {
     /// Returns an error if the memory is not sealed, does not have the length or the identification of the layout, or cannot be mapped.
     pub(super) fn new(file: OwnedFd, slot: u8) -> io::Result<Self> {
         shared_memory::check(file.as_fd(), LENGTH)?;
-        let head = Head(Mapping::new(file.as_fd(), Access::Read, 0, RINGS_AT)?);
+        let head = SharedHeader(Mapping::new(file.as_fd(), Access::Read, 0, RINGS_AT)?);
         if head.0.long(0).load(std::sync::atomic::Ordering::Acquire) != LAYOUT {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "its memory has another layout"));
         }
@@ -195,7 +195,7 @@ impl PeerMemory {
         Ok(Self { head, ring, file })
     }
 
-    pub(super) fn head(&self) -> &Head {
+    pub(super) fn head(&self) -> &SharedHeader {
         &self.head
     }
 

@@ -11,11 +11,11 @@ use std::net::IpAddr;
 const MAX_MESSAGES: usize = 256;
 
 /// A peer's message: the peer's address and a communication id in the message, its own or the one that it refers to.
-type Key = (IpAddr, u32);
+type MessageId = (IpAddr, u32);
 
 /// Recent messages, each with the number of times that it was received.
 #[derive(Debug, Default)]
-pub(super) struct Repeats(VecDeque<(Key, usize)>);
+pub(super) struct Repeats(VecDeque<(MessageId, usize)>);
 
 impl Repeats {
     /// Counts a message. Returns how often it was received before.

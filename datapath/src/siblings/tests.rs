@@ -17,56 +17,56 @@ const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 2));
 const ID: u32 = 77;
 
 #[derive(Debug)]
-enum Told {
+enum MemberEvent {
     Joined(u8, Arc<Member>),
     Left(u8),
     Died(Box<DisconnectNotice>),
 }
 
-struct Tells(Sender<Told>);
+struct MemberEvents(Sender<MemberEvent>);
 
-impl Events for Tells {
+impl Events for MemberEvents {
     fn joined(&self, slot: u8, member: Arc<Member>) {
-        let _ = self.0.send(Told::Joined(slot, member));
+        let _ = self.0.send(MemberEvent::Joined(slot, member));
     }
 
     fn left(&self, slot: u8) {
-        let _ = self.0.send(Told::Left(slot));
+        let _ = self.0.send(MemberEvent::Left(slot));
     }
 
     fn died(&self, notice: DisconnectNotice) {
-        let _ = self.0.send(Told::Died(Box::new(notice)));
+        let _ = self.0.send(MemberEvent::Died(Box::new(notice)));
     }
 }
 
 struct Process {
     siblings: Siblings,
-    told: Receiver<Told>,
+    events: Receiver<MemberEvent>,
     member_rings: MemberRings,
 }
 
 impl Process {
     fn new(name: &str) -> Self {
         let mut siblings = Siblings::join_at(name.into()).unwrap();
-        let (tells, told) = channel();
-        siblings.watch(Box::new(Tells(tells))).unwrap();
+        let (sender, events) = channel();
+        siblings.watch(Box::new(MemberEvents(sender))).unwrap();
         let member_rings = siblings.member_rings();
-        Self { siblings, told, member_rings }
+        Self { siblings, events, member_rings }
     }
 
     /// Waits until `count` siblings have joined.
     fn meets(&mut self, count: usize) {
         for _ in 0..count {
-            match self.told.recv_timeout(LONG).unwrap() {
-                Told::Joined(slot, member) => self.member_rings.add(slot, member),
+            match self.events.recv_timeout(LONG).unwrap() {
+                MemberEvent::Joined(slot, member) => self.member_rings.add(slot, member),
                 other => panic!("{other:?}"),
             }
         }
     }
 
-    fn hears_end_of(&mut self, gone: u8) {
-        match self.told.recv_timeout(LONG).unwrap() {
-            Told::Left(slot) => assert_eq!(slot, gone),
+    fn receives_end_of(&mut self, gone: u8) {
+        match self.events.recv_timeout(LONG).unwrap() {
+            MemberEvent::Left(slot) => assert_eq!(slot, gone),
             other => panic!("{other:?}"),
         }
         self.member_rings.remove(gone);
@@ -182,22 +182,22 @@ fn one_sibling_informs_the_peers_of_a_dead_process_and_frees_its_claims() {
     first.siblings.register_disconnect(&DisconnectNotice { id: 9, ..notice(gone) });
     first.siblings.unregister_disconnect(9);
     drop(first);
-    second.hears_end_of(gone);
-    third.hears_end_of(gone);
+    second.receives_end_of(gone);
+    third.receives_end_of(gone);
     let mut fourth = Process::new(&name);
     fourth.meets(2);
     for process in [&second, &third] {
         // The other thread has ended its step when the lock is free.
         process.siblings.meet();
     }
-    let told = [&second, &third].map(|process| {
-        let died = |told| match told {
-            Told::Died(last) => Some(*last),
-            Told::Joined(..) | Told::Left(_) => None,
+    let notices = [&second, &third].map(|process| {
+        let died = |event| match event {
+            MemberEvent::Died(last) => Some(*last),
+            MemberEvent::Joined(..) | MemberEvent::Left(_) => None,
         };
-        process.told.try_iter().filter_map(died).collect::<Vec<_>>()
+        process.events.try_iter().filter_map(died).collect::<Vec<_>>()
     });
-    assert_eq!(told.concat(), [notice(gone)]);
+    assert_eq!(notices.concat(), [notice(gone)]);
     let slots = [&second, &third].map(|process| process.siblings.slot());
     assert!(!slots.contains(&fourth.siblings.slot()) && fourth.siblings.slot() != gone);
     assert_eq!(errno(third.siblings.claim(&claim(1))), libc::EADDRINUSE, "the second has it still");
@@ -290,7 +290,7 @@ fn a_process_in_the_slot_of_one_that_is_ending_waits_for_its_end() {
     }
     drop(writer);
     assert_eq!(newcomer.join().unwrap().unwrap().0, slot);
-    there.hears_end_of(slot);
+    there.receives_end_of(slot);
     there.meets(1);
     drop(held);
 }
@@ -411,7 +411,7 @@ fn the_slot_of_an_ended_process_is_not_reused_at_once() {
     let [mut one, other] = processes(&name);
     let gone = other.siblings.slot();
     drop(other);
-    one.hears_end_of(gone);
+    one.receives_end_of(gone);
     let taken = Name::reserve(&slot_name(&name, gone)).unwrap_err();
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
 }

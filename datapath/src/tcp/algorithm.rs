@@ -1,7 +1,7 @@
 //! The TCP congestion control algorithm that is registered with the kernel: its flows, and the leases that user space grants them.
 
 use super::TcpError;
-use super::programs::Kernel;
+use super::programs::KernelLayout;
 use crate::bpf::btf::{self, Btf};
 use crate::bpf::call::{Map, Plain, Structure, load_member};
 use cc::Rate;
@@ -141,7 +141,7 @@ impl Algorithm {
     pub fn register(name: &str) -> Result<Self, TcpError> {
         let btf = Btf::of_kernel().map_err(TcpError::of(btf::KERNEL, NEWER))?;
         let lacks = |what| TcpError::Lacks { what, remedy: NEWER };
-        let kernel = Kernel::find(&btf).map_err(|what| TcpError::Lacks {
+        let kernel = KernelLayout::find(&btf).map_err(|what| TcpError::Lacks {
             what,
             remedy: "Linux 6.6 or newer with CONFIG_TCP_CONG_CUBIC=y and CONFIG_DEBUG_INFO_BTF has it",
         })?;

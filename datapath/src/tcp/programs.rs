@@ -20,7 +20,7 @@ const KEY_SIZE: usize = 16;
 
 /// Offsets of the fields that the programs access, and BTF ids of the functions that they call, in this kernel.
 #[derive(Clone, Copy)]
-pub(super) struct Kernel {
+pub(super) struct KernelLayout {
     /// In `struct sock_common`: both addresses, both ports.
     addresses: i16,
     ports: i16,
@@ -46,7 +46,7 @@ const CUBIC: [&str; 6] = [
     "cubictcp_acked",
 ];
 
-impl Kernel {
+impl KernelLayout {
     /// Looks up the offsets and ids in the kernel's BTF. Returns the missing name as the error.
     pub(super) fn find(btf: &Btf) -> Result<Self, &'static str> {
         let place = |structure: &'static str, member: &'static str| {

@@ -6,7 +6,7 @@
 //! The sender writes its frame to the ring and then reads the flag, without a fence in between. So it may not signal a frame that it sends
 //! while a receiver enables interrupts. The first sleep is therefore short.
 
-use super::socket::Message;
+use super::socket::MemifMessage;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -99,7 +99,7 @@ pub(super) struct LinkSetup {
 
 impl LinkSetup {
     /// Records a message of a link. `server` is true if this port is the link's server.
-    pub(super) fn record(&mut self, message: &Message, server: bool) {
+    pub(super) fn record(&mut self, message: &MemifMessage, server: bool) {
         match message.kind() {
             // There is one message for each region. The limit applies to a peer that sends more.
             ADD_REGION if self.regions.len() < 8 => {

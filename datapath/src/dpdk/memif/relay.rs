@@ -2,7 +2,7 @@
 
 use super::gate::Gate;
 use super::interrupt::{LinkSetup, RingInterrupt};
-use super::socket::{self, Message};
+use super::socket::{self, MemifMessage};
 use crate::dpdk::device;
 use crate::dpdk::prepare::PortError;
 use crate::dpdk::{descriptor, eal};
@@ -244,7 +244,7 @@ impl Work {
             }
             let (from, to) = if from_driver { (driver, peer) } else { (peer, driver) };
             driver_sent |= from_driver;
-            let Ok(Some(message)) = Message::receive(from) else { break };
+            let Ok(Some(message)) = MemifMessage::receive(from) else { break };
             connected |= message.kind() == CONNECTED;
             setup.record(&message, server);
             if message.send(to).is_err() {

@@ -16,7 +16,7 @@ const DESCRIPTORS: usize = 4;
 
 /// Buffer for control messages, aligned for their header: room for [`DESCRIPTORS`] and the sender's credentials.
 #[repr(C, align(8))]
-struct Control([u8; 128]);
+struct ControlBuffer([u8; 128]);
 
 fn socket() -> io::Result<OwnedFd> {
     // SAFETY: socket takes integers.
@@ -82,12 +82,12 @@ pub(super) fn wake() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) })
 }
 
-pub(super) struct Message {
+pub(super) struct MemifMessage {
     bytes: [u8; MESSAGE],
     descriptors: Vec<OwnedFd>,
 }
 
-impl Message {
+impl MemifMessage {
     pub(super) fn kind(&self) -> u16 {
         self.word(0)
     }
@@ -104,9 +104,9 @@ impl Message {
     /// Returns the next message, or `None` at the end of the connection. A message whose size is not memif's is an error.
     pub(super) fn receive(from: &OwnedFd) -> io::Result<Option<Self>> {
         let mut bytes = [0; MESSAGE];
-        let mut control = Control([0; 128]);
+        let mut control = ControlBuffer([0; 128]);
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: MESSAGE };
-        let mut header = header(&mut part, &mut control, size_of::<Control>());
+        let mut header = header(&mut part, &mut control, size_of::<ControlBuffer>());
         // SAFETY: the header points to `bytes` and `control`, both writable for their lengths.
         let len = unsafe { libc::recvmsg(from.as_raw_fd(), &mut header, libc::MSG_CMSG_CLOEXEC) };
         if len < 0 {
@@ -124,7 +124,7 @@ impl Message {
     }
 
     pub(super) fn send(mut self, to: &OwnedFd) -> io::Result<()> {
-        let mut control = Control([0; 128]);
+        let mut control = ControlBuffer([0; 128]);
         let count = self.descriptors.len().min(DESCRIPTORS);
         let size = count * size_of::<RawFd>();
         let mut part = libc::iovec { iov_base: self.bytes.as_mut_ptr().cast(), iov_len: MESSAGE };
@@ -150,7 +150,7 @@ impl Message {
     }
 }
 
-fn header(part: &mut libc::iovec, control: &mut Control, control_len: usize) -> libc::msghdr {
+fn header(part: &mut libc::iovec, control: &mut ControlBuffer, control_len: usize) -> libc::msghdr {
     // SAFETY: all-zero bytes are a valid, empty msghdr.
     let mut header: libc::msghdr = unsafe { zeroed() };
     header.msg_iov = part;

@@ -232,12 +232,12 @@ fn a_probe_for_a_used_address_is_answered() {
         source: Ipv6Addr::UNSPECIFIED,
         destination,
         target: "fd00::1".parse().unwrap(),
-        message: Message::Solicitation { source_mac: None },
+        message: NdpMessage::Solicitation { source_mac: None },
     };
     let mut frame = [0; ndp::FRAME];
     let length = probe.emit(B, to, &mut frame);
     a.on_frame(at(0), &frame[..length]).unwrap();
     let answer = Ndp::parse(&frames(&mut a)[0]).unwrap();
     assert_eq!(answer.destination, ALL_NODES);
-    assert!(matches!(answer.message, Message::Advertisement { solicited: false, .. }));
+    assert!(matches!(answer.message, NdpMessage::Advertisement { solicited: false, .. }));
 }

@@ -118,8 +118,8 @@ fn another_user_with_a_dead_process_s_name_delays_no_process() {
     drop(first);
     let squatter = Squatter::start(&slot_name(&name, gone));
     drop(stopped);
-    second.hears_end_of(gone);
-    third.hears_end_of(gone);
+    second.receives_end_of(gone);
+    third.receives_end_of(gone);
     assert_eq!(errno(second.siblings.claim(&claim(1))), 0);
     assert_eq!(errno(third.siblings.claim(&claim(1))), libc::EADDRINUSE);
     let fourth = newcomer(&name, 2);

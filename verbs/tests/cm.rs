@@ -19,7 +19,7 @@ fn new(device: &Device) -> Side {
     side(device, REGION, Capabilities::default(), 64)
 }
 
-fn says(words: &[u8]) -> Options {
+fn with_private_data(words: &[u8]) -> Options {
     Options::new().private_data(words)
 }
 
@@ -39,11 +39,11 @@ fn connected(progress: Progress) -> (EndOf, EndOf, Vec<Device>) {
         begins_with(request.private_data(), b"from the client");
         let Side { mut qp, recv_cq, region, .. } = there;
         qp.post_recv(RecvRequest::new(1, region.sge(0, 4096).unwrap())).unwrap();
-        (request.accept(qp, &says(b"from the server")).unwrap(), recv_cq, region)
+        (request.accept(qp, &with_private_data(b"from the server")).unwrap(), recv_cq, region)
     });
     let to = "10.0.0.1:7471".parse().unwrap();
     let Side { qp, send_cq, region, .. } = here;
-    let connection = cm::connect(qp, to, &says(b"from the client")).unwrap();
+    let connection = cm::connect(qp, to, &with_private_data(b"from the client")).unwrap();
     begins_with(connection.private_data(), b"from the server");
     (serve.join().unwrap(), (connection, send_cq, region), vec![server, client])
 }
@@ -137,7 +137,7 @@ fn a_port_has_one_listener() {
 fn an_invalid_setting_is_refused_before_a_request_is_sent() {
     let [server, client] = devices(Progress::Adaptive);
     let to = "10.0.0.1:7471".parse().unwrap();
-    let error = cm::connect(new(&client).qp, to, &says(&[1; 57])).unwrap_err();
+    let error = cm::connect(new(&client).qp, to, &with_private_data(&[1; 57])).unwrap_err();
     assert!(error.to_string().contains("57: it must be at most 56 bytes"), "{error}");
     let mut failed = new(&client).qp;
     failed.fail().unwrap();

@@ -18,12 +18,12 @@ use verbs::{Access, MemoryRegion};
 struct Mr {
     /// Written with the lock held.
     abi: UnsafeCell<ibv_mr>,
-    inner: Lock<Inner>,
+    inner: Lock<RegionState>,
     /// The device memory of the region, or null.
     dm: *mut Dm,
 }
 
-struct Inner {
+struct RegionState {
     region: MemoryRegion,
     wanted: Wanted,
 }
@@ -132,7 +132,7 @@ pub(crate) unsafe fn publish(wanted: Wanted, placed: &Placed, dm: *mut Dm) -> Re
         rkey: region.remote().rkey,
     };
     wanted.join(domain, abi.lkey);
-    let inner = Lock::new(Rank::Region, Inner { region, wanted });
+    let inner = Lock::new(Rank::Region, RegionState { region, wanted });
     Ok(live_objects::publish(Mr { abi: UnsafeCell::new(abi), inner, dm }).cast())
 }
 

@@ -16,10 +16,10 @@ use verbs::fault::Verb;
 #[repr(C)]
 pub(crate) struct EventChannel {
     abi: rdma_event_channel,
-    state: Mutex<State>,
+    state: Mutex<ChannelState>,
 }
 
-struct State {
+struct ChannelState {
     queued: VecDeque<QueuedEvent>,
     /// Number of signals of removed events that threads have already read, or that could not be withdrawn.
     read: usize,
@@ -139,11 +139,11 @@ impl EventChannel {
     pub(crate) fn create() -> Result<*mut rdma_event_channel, Errno> {
         let descriptor = EventFd::new(libc::EFD_SEMAPHORE)?;
         let abi = rdma_event_channel { fd: descriptor.as_raw_fd() };
-        let state = State { queued: VecDeque::new(), read: 0, end: End::Open(descriptor) };
+        let state = ChannelState { queued: VecDeque::new(), read: 0, end: End::Open(descriptor) };
         Ok(Box::into_raw(Box::new(Self { abi, state: Mutex::new(state) })).cast())
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -245,7 +245,7 @@ impl EventChannel {
     }
 }
 
-impl State {
+impl ChannelState {
     /// Removes the events that `chosen` selects, and withdraws their signals from the descriptor. Otherwise a program that polls would wait
     /// for a removed event.
     fn remove(&mut self, chosen: impl Fn(&QueuedEvent) -> bool) -> VecDeque<QueuedEvent> {

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
-use verbs::cm::machine::message::{self, Kind, Mad, Pending, QpParameters, Request, Sent};
+use verbs::cm::machine::message::{self, ConnectRequest, Kind, Mad, Pending, QpParameters, Sent};
 use verbs::cm::machine::unresolved::Unresolved;
 use verbs::cm::machine::{CmConnection, Machine, State as Phase};
 use verbs::port::{GidTable, Mac};
@@ -168,7 +168,7 @@ fn request(to: SocketAddr, from: IpAddr, id: u32) -> Mad {
     let mut mad = message::message(Kind::Request, u64::from(id), id, 0);
     let source = SocketAddr::new(from, 40_000);
     let qp = QpParameters { qpn: 0x11, ..QpParameters::default() };
-    Request {
+    ConnectRequest {
         service: service(RDMA_PS_TCP, to.port()),
         guid: [2; 8],
         qp,

@@ -16,7 +16,7 @@ pub use environment::{Environment, Event};
 pub use state::{End, State};
 
 use super::Claim;
-use message::{Kind, Mad, Pending, QpParameters, Reason, Request, SMALLEST_MTU, Sent};
+use message::{ConnectRequest, Kind, Mad, Pending, QpParameters, Reason, SMALLEST_MTU, Sent};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -115,7 +115,7 @@ impl<W: Environment> Machine<W> {
     ) -> Result<u32, W::Error> {
         let local = self.new_id(environment)?;
         connection.transaction = local.into();
-        let request = Request {
+        let request = ConnectRequest {
             service,
             guid: self.guid,
             qp: connection.ours,
@@ -320,7 +320,7 @@ impl<W: Environment> Machine<W> {
     /// Handles a connection request. Returns `None` if it creates no connection.
     fn on_request(&mut self, now: Instant, from: IpAddr, mad: &Mad, environment: &W) -> Option<()> {
         let (remote, transaction) = (message::ids(mad).0, message::transaction(mad));
-        let request = Request::read(mad)?;
+        let request = ConnectRequest::read(mad)?;
         if let Some(&local) = self.requests.get(&(from, remote)) {
             // A duplicate. The timer repeats the reply. Without a reply, the MRA extends the peer's timeout.
             if self.connection(local).is_some_and(|connection| connection.state == State::RequestReceived) {
@@ -370,7 +370,7 @@ fn answer<W: Environment>(to: IpAddr, mad: &Mad, environment: &W) {
 }
 
 /// Returns the connection that `from` requests, with the number of READs and atomics that both sides support.
-fn incoming<C>(request: &Request, from: IpAddr, max_rd_atomic: u8, random: u32) -> CmConnection<C> {
+fn incoming<C>(request: &ConnectRequest, from: IpAddr, max_rd_atomic: u8, random: u32) -> CmConnection<C> {
     let ours = QpParameters {
         psn: random & 0xff_ffff,
         responder_resources: request.qp.initiator_depth.min(max_rd_atomic),

@@ -6,7 +6,7 @@ use super::introduction::{Introduction, Source};
 use super::kernel::Kernel;
 use super::port::{LONGEST, Port, ReceivedDatagram};
 use super::queue::Queue;
-use super::{Inner, Pollable};
+use super::{Pollable, SocketState};
 use crate::abi::*;
 use crate::ibverbs::{ibv_create_ah, ibv_destroy_ah};
 use crate::rdmacm::address;
@@ -51,15 +51,15 @@ struct Peer {
     destination: IpAddr,
     /// QPN of the peer, once it has introduced itself.
     qpn: Option<u32>,
-    handle: Option<Handle>,
+    handle: Option<AddressHandle>,
 }
 
-struct Handle(*mut ibv_ah);
+struct AddressHandle(*mut ibv_ah);
 
 // SAFETY: any thread may use a handle of libibverbs.
-unsafe impl Send for Handle {}
+unsafe impl Send for AddressHandle {}
 
-impl Drop for Handle {
+impl Drop for AddressHandle {
     fn drop(&mut self) {
         // SAFETY: created by `Peer::find`, and destroyed once; a posted request has a copy.
         unsafe { ibv_destroy_ah(self.0) };
@@ -79,7 +79,7 @@ impl Peer {
         self.handle.as_ref().map(|handle| (handle.0, qpn))
     }
 
-    fn handle(&self, device: &Device) -> Result<Handle, Errno> {
+    fn handle(&self, device: &Device) -> Result<AddressHandle, Errno> {
         let mut attributes = ibv_ah_attr { is_global: 1, port_num: 1, ..Default::default() };
         attributes.grh.dgid = ibv_gid { raw: address::gid(self.destination) };
         let ours = device.gid_index(self.source.ip());
@@ -87,7 +87,7 @@ impl Peer {
             ours.or_else(|_| device.gid_index(device.address_towards(self.destination)?))?;
         attributes.grh.hop_limit = 64;
         // SAFETY: the domain exists as long as the process; the peer is resolved, so the call does not block.
-        made(unsafe { ibv_create_ah(default_domain(device)?, &mut attributes) }).map(Handle)
+        made(unsafe { ibv_create_ah(default_domain(device)?, &mut attributes) }).map(AddressHandle)
     }
 }
 
@@ -247,7 +247,7 @@ impl Datagrams {
 }
 
 impl Pollable for Datagrams {
-    fn of(inner: &mut Inner) -> Result<&mut Self, Errno> {
+    fn of(inner: &mut SocketState) -> Result<&mut Self, Errno> {
         inner.datagrams().ok_or(Errno(libc::ENOTCONN))
     }
 

@@ -46,7 +46,7 @@ const SPIN_TIME: Duration = Duration::from_micros(100);
 
 pub(crate) struct Socket {
     id: *mut Id,
-    inner: Mutex<Inner>,
+    inner: Mutex<SocketState>,
 }
 
 // SAFETY: the socket owns the identifier, which lives as long as the socket; any thread may use an identifier.
@@ -55,7 +55,7 @@ unsafe impl Send for Socket {}
 unsafe impl Sync for Socket {}
 
 /// State that only one thread at a time uses.
-struct Inner {
+struct SocketState {
     phase: Phase,
     options: Options,
     /// The errno of the last attempt to connect, until the program reads it.
@@ -77,7 +77,7 @@ enum Phase {
 /// An object of a socket for which a thread may wait.
 trait Pollable: Sized {
     /// Returns the socket's object, or an error if the socket is in another phase.
-    fn of(inner: &mut Inner) -> Result<&mut Self, Errno>;
+    fn of(inner: &mut SocketState) -> Result<&mut Self, Errno>;
     /// Handles the events and completions that have arrived.
     fn process(&mut self);
     /// Returns the completion queues that signal its completions.
@@ -113,7 +113,7 @@ impl Socket {
     /// Creates a socket for an identifier with its channel. Returns the socket's number.
     fn publish(id: *mut Id, phase: Phase, options: Options) -> c_int {
         let socket =
-            Arc::new(Self { id, inner: Mutex::new(Inner { phase, options, error: 0, watchers: 0 }) });
+            Arc::new(Self { id, inner: Mutex::new(SocketState { phase, options, error: 0, watchers: 0 }) });
         let number = socket.number();
         SOCKETS.write().unwrap_or_else(PoisonError::into_inner).insert(number, socket);
         number
@@ -129,7 +129,7 @@ impl Socket {
         unsafe { (*self.id().channel()).fd }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, SocketState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -173,7 +173,7 @@ impl Socket {
     }
 }
 
-impl Inner {
+impl SocketState {
     fn stream(&mut self) -> Result<&mut Stream, Errno> {
         match &mut self.phase {
             Phase::Stream(stream) => Ok(stream),

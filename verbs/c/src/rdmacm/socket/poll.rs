@@ -1,7 +1,7 @@
 //! Functions that wait for several sockets, and for plain descriptors as well.
 
 use super::stream::StreamState;
-use super::{Inner, Phase, Pollable, SPIN_TIME, Socket, find, readable};
+use super::{Phase, Pollable, SPIN_TIME, Socket, SocketState, find, readable};
 use crate::rdmacm::errno::{self, Errno, INVALID, last};
 use crate::rdmacm::events::EventChannel;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, fd_set, nfds_t, pollfd, timeval};
@@ -41,7 +41,7 @@ impl Socket {
     }
 }
 
-impl Inner {
+impl SocketState {
     fn stream_ready(&mut self, state: StreamState) -> c_short {
         let Ok(stream) = self.stream() else { return POLLOUT | POLLERR | POLLHUP };
         let data = stream.receiver.has_data();

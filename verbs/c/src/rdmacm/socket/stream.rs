@@ -6,7 +6,7 @@ use super::queue::{BATCH, Queue, attributes};
 use super::receiver::{ENTRIES, Receiver};
 use super::sender::{CONTROLS, LIST, Sender, Write};
 use super::wire::{Greeting, Mapping, Message, Target};
-use super::{Inner, Pollable};
+use super::{Pollable, SocketState};
 use crate::abi::*;
 use crate::rdmacm::connect::{rdma_accept, rdma_connect};
 use crate::rdmacm::errno::{Errno, INVALID, last};
@@ -273,7 +273,7 @@ impl Stream {
 }
 
 impl Pollable for Stream {
-    fn of(inner: &mut Inner) -> Result<&mut Self, Errno> {
+    fn of(inner: &mut SocketState) -> Result<&mut Self, Errno> {
         inner.stream()
     }
 

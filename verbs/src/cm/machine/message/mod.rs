@@ -117,7 +117,7 @@ pub struct QpParameters {
 
 /// A request for a connection (IBA 12.6.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct ConnectRequest {
     pub service: u64,
     pub guid: [u8; 8],
     pub qp: QpParameters,
@@ -244,7 +244,7 @@ pub fn addresses(mad: &Mad, at: usize, service: u64) -> Option<(SocketAddr, Sock
     Some((source, SocketAddr::new(ip(at + 20)?, service as u16)))
 }
 
-impl Request {
+impl ConnectRequest {
     pub fn write(&self, mad: &mut Mad) {
         let QpParameters { qpn, psn, responder_resources, initiator_depth, rnr_retry, srq, xrc, .. } =
             self.qp;

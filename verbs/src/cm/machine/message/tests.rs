@@ -25,7 +25,7 @@ pub(crate) fn mads(file: &[u8]) -> Vec<Mad> {
 fn a_request_of_linux_is_read_and_written_again() {
     let theirs = captured()[0];
     assert_eq!(kind(&theirs), Some(Kind::Request));
-    let request = Request::read(&theirs).unwrap();
+    let request = ConnectRequest::read(&theirs).unwrap();
     assert_eq!(request.service, 0x0106_1c06);
     assert_eq!((request.qp.qpn, request.qp.psn), (0x40, 0x2c_5655));
     assert_eq!((request.qp.responder_resources, request.qp.initiator_depth), (1, 1));
@@ -44,14 +44,14 @@ fn a_request_of_linux_is_read_and_written_again() {
 #[test]
 fn a_request_names_traffic_class_and_path_mtu() {
     let mut mad = captured()[0];
-    let plain = Request::read(&mad).unwrap();
+    let plain = ConnectRequest::read(&mad).unwrap();
     mad[BODY + 92] = 0x68;
     put_mtu(&mut mad, 2);
-    let other = Request { traffic_class: 0x68, mtu: 2, ..plain };
-    assert_eq!(Request::read(&mad), Some(other));
+    let other = ConnectRequest { traffic_class: 0x68, mtu: 2, ..plain };
+    assert_eq!(ConnectRequest::read(&mad), Some(other));
     let mut ours = captured()[0];
     other.write(&mut ours);
-    assert_eq!(Request::read(&ours), Some(other));
+    assert_eq!(ConnectRequest::read(&ours), Some(other));
 }
 
 /// IBA 12.6.8, 12.7.31.
@@ -71,14 +71,14 @@ fn a_reply_of_linux_is_read_and_written_again() {
 #[test]
 fn xrc_has_its_own_transport_type() {
     let qp = QpParameters { qpn: 0x12_3456, psn: 5, xrc: true, srq: true, ..Default::default() };
-    let mut request = Request::read(&captured()[0]).unwrap();
+    let mut request = ConnectRequest::read(&captured()[0]).unwrap();
     request.qp = qp;
     let mut mad = message(Kind::Request, 1, 2, 0);
     request.write(&mut mad);
     assert_eq!((mad[BODY + 43] >> 1 & 3, mad[BODY + 51] & 7), (3, 1));
-    assert_eq!(Request::read(&mad), Some(request));
+    assert_eq!(ConnectRequest::read(&mad), Some(request));
     mad[BODY + 51] ^= 3;
-    assert_eq!(Request::read(&mad), None, "an unknown transport service");
+    assert_eq!(ConnectRequest::read(&mad), None, "an unknown transport service");
     let mut reply = message(Kind::Reply, 1, 2, 3);
     write_reply(&mut reply, &qp, [0; 8]);
     assert_eq!(reply[BODY + 12..BODY + 20], [0, 0, 0, 0, 0x12, 0x34, 0x56, 0]);
@@ -89,14 +89,14 @@ fn xrc_has_its_own_transport_type() {
 #[test]
 fn selective_repeat_is_offered_in_the_q_key_that_linux_ignores() {
     let linux = captured();
-    let mut request = Request::read(&linux[0]).unwrap();
+    let mut request = ConnectRequest::read(&linux[0]).unwrap();
     assert!(!request.qp.selective_repeat && !read_reply(&linux[1], false).selective_repeat);
     request.qp.selective_repeat = true;
     let mut mad = linux[0];
     request.write(&mut mad);
-    assert_eq!(Request::read(&mad), Some(request));
+    assert_eq!(ConnectRequest::read(&mad), Some(request));
     put(&mut mad, REQUEST_OFFER, [0; 4]);
-    assert_eq!(Request::read(&mad).map(|read| read.qp.selective_repeat), Some(false));
+    assert_eq!(ConnectRequest::read(&mad).map(|read| read.qp.selective_repeat), Some(false));
     let mut reply = linux[1];
     write_reply(&mut reply, &request.qp, [0; 8]);
     assert_eq!(read_reply(&reply, false), request.qp);
@@ -125,7 +125,7 @@ fn private_data_that_is_too_long_is_refused() {
 fn any_bytes_are_read_or_refused() {
     for seed in 0..=255_u8 {
         let mad: Mad = std::array::from_fn(|n| (n as u8).wrapping_mul(31) ^ seed);
-        let _ = (kind(&mad), Request::read(&mad), read_reply(&mad, true), read_reject(&mad));
+        let _ = (kind(&mad), ConnectRequest::read(&mad), read_reply(&mad, true), read_reject(&mad));
     }
 }
 
@@ -154,7 +154,7 @@ fn a_request_of_another_version_or_partition_is_ignored() {
     let with = |at: usize, bytes: [u8; 2]| {
         let mut mad = theirs;
         put(&mut mad, at, bytes);
-        Request::read(&mad).is_some()
+        ConnectRequest::read(&mad).is_some()
     };
     let family = theirs[BODY + 141];
     for (version, accepted) in [(0, true), (1, false), (7, false), (255, false)] {

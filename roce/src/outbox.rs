@@ -9,9 +9,6 @@ use core::time::Duration;
 
 /// Room for frames, one after the other.
 pub trait Outbox {
-    /// Whether completed frames are sent, or false if they are dropped, so that no counter of sent frames includes them.
-    const SENDS: bool = true;
-
     /// Returns room for the next frame: MTU + [`MAX_OVERHEAD`](crate::wire::MAX_OVERHEAD) bytes; `None` if there is none. Without a
     /// [`Self::commit`], the next call returns the same room again.
     fn room(&mut self) -> Option<&mut [u8]>;

@@ -4,7 +4,7 @@ use super::core_group::{PortAccess, Routed};
 use super::pending_frames::PendingFrames;
 use super::vlan;
 use crate::capture::{Direction, Tap};
-use crate::io::{Burst, PacketBuf, PacketIo};
+use crate::io::{BURST, Burst, PacketBuf, PacketIo};
 use crate::probes;
 use crate::siblings::{MemberRings, ProcessTarget, Pushed};
 use cc::Instant;
@@ -27,6 +27,12 @@ pub(super) struct BurstBuilder<'a, P: PacketIo> {
     /// The other processes of the interface, if there may be any.
     pub(super) member_rings: &'a mut Option<Box<MemberRings>>,
     pub(super) tap: &'a mut Option<Box<Tap>>,
+    /// Whether the pool is asked for buffers: not while a fault holds the port down.
+    pub(super) allocates: bool,
+    /// Buffer for frames that are dropped because the port is held down, or the pool has been empty for too long.
+    pub(super) discard_buffer: Option<&'a mut [u8]>,
+    /// Frames written to `discard_buffer`.
+    pub(super) discarded: usize,
     /// Frames written.
     pub(super) filled: usize,
     pub(super) no_buffer: bool,
@@ -42,11 +48,13 @@ impl<P: PacketIo> Outbox for BurstBuilder<'_, P> {
         if self.outgoing.is_full() || self.hairpin.is_full() || self.deferred.is_some() || self.is_blocked {
             return None;
         }
-        if self.spare_buffer.is_none() {
+        if self.spare_buffer.is_none() && self.allocates {
             *self.spare_buffer = self.port.alloc();
             self.no_buffer = self.spare_buffer.is_none();
         }
-        let buffer = self.spare_buffer.as_mut()?;
+        let Some(buffer) = self.spare_buffer.as_mut() else {
+            return self.discard_buffer.as_deref_mut().filter(|_| self.discarded < BURST);
+        };
         buffer.set_len(buffer.capacity());
         Some(buffer)
     }
@@ -80,7 +88,10 @@ impl<P: PacketIo> Outbox for BurstBuilder<'_, P> {
 
     #[inline(always)]
     fn commit(&mut self, length: usize) {
-        let Some(mut buffer) = self.spare_buffer.take() else { return };
+        let Some(mut buffer) = self.spare_buffer.take() else {
+            self.discarded += 1;
+            return;
+        };
         buffer.set_len(length);
         self.filled += 1;
         probes::transmitted(&buffer);

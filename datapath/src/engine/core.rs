@@ -4,14 +4,12 @@ use super::burst_builder::BurstBuilder;
 use super::control::Inbox;
 use super::core_group::PortAccess;
 use super::core_state::CoreState;
-use super::discarded_frames::DiscardedFrames;
 use super::pending_frames::PendingFrames;
 use crate::clock::Clock;
 use crate::host_memory::faults;
 use crate::io::{BURST, Burst, PacketIo, PortCounters, WakeDescriptor};
 use crate::prefetch;
 use cc::Instant;
-use roce::qp::Waiting;
 use roce::wire::Mac;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -57,7 +55,7 @@ pub(super) struct Core<P: PacketIo> {
     stalled_since: Option<Instant>,
     /// When the port's pool ran out of buffers while a frame needed one.
     no_buffer_since: Option<Instant>,
-    /// Room for a frame that is dropped.
+    /// Frames for which no buffer was free for too long are written here and dropped.
     discard_buffer: Box<[u8]>,
     listens: bool,
     next_fault_check: Instant,
@@ -280,38 +278,9 @@ impl<P: PacketIo> Core<P> {
             self.no_buffer_since = None;
             return 0;
         }
-        if self.state.is_unplugged || self.lacks_buffer(now) {
-            return self.discard(now);
-        }
         let (filled, no_buffer) = self.fill_by(now, |state, burst| state.transmit(now, burst));
         self.no_buffer_since = no_buffer.then(|| self.no_buffer_since.unwrap_or(now));
         filled
-    }
-
-    /// Returns true if no buffer has been free for too long, and none is free now.
-    fn lacks_buffer(&mut self, now: Instant) -> bool {
-        if self.no_buffer_since.is_none_or(|since| now.saturating_since(since) < MAX_STALL) {
-            return false;
-        }
-        self.spare_buffer = self.spare_buffer.take().or_else(|| self.port.alloc());
-        self.spare_buffer.is_none()
-    }
-
-    /// Drops the frames that may be sent now, and returns their number.
-    #[cold]
-    fn discard(&mut self, now: Instant) -> usize {
-        let Self { state, discard_buffer: buffer, .. } = self;
-        let waits_for = if state.is_unplugged { Waiting::Port } else { Waiting::Pool };
-        let mut frames = DiscardedFrames { buffer, count: 0, waits_for };
-        state.transmit(now, &mut frames);
-        let (count, counters) = (frames.count, &mut state.counters);
-        if state.is_unplugged {
-            counters.unplugged += count as u64;
-        } else {
-            counters.pool_dry += 1;
-            counters.port_held += count as u64;
-        }
-        count
     }
 
     /// Adds frames of worker cores: at most half a burst, so that core 0's own have room.
@@ -342,7 +311,7 @@ impl<P: PacketIo> Core<P> {
         (any, distributed, self.port.has_outgoing())
     }
 
-    /// Adds the frames that `write` writes. Returns their number, and whether a frame lacked a buffer.
+    /// Adds the frames that `write` writes. Returns their number, with those that were dropped, and whether a frame lacked a buffer.
     #[inline(always)]
     fn fill_by(
         &mut self,
@@ -354,9 +323,15 @@ impl<P: PacketIo> Core<P> {
         // A port that a fault holds down sends nothing to other processes of its interface, either.
         let mut no_rings = None;
         let rings = if self.state.is_unplugged { &mut no_rings } else { &mut member_rings };
+        let is_unplugged = self.state.is_unplugged;
+        let lacks_buffers =
+            self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
-        let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, .. } = self;
-        let is_backed_up = outgoing.len() > self.state.delayed_ack.waiting();
+        let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, discard_buffer, .. } = self;
+        let is_backed_up = is_unplugged || outgoing.len() > self.state.delayed_ack.waiting();
+        if is_unplugged {
+            *spare_buffer = None;
+        }
         let mut burst = BurstBuilder {
             now,
             port,
@@ -368,6 +343,9 @@ impl<P: PacketIo> Core<P> {
             spare_buffer,
             member_rings: rings,
             tap: &mut tap,
+            allocates: !is_unplugged,
+            discard_buffer: (is_unplugged || lacks_buffers).then_some(&mut **discard_buffer),
+            discarded: 0,
             filled: 0,
             no_buffer: false,
             is_backed_up,
@@ -377,10 +355,13 @@ impl<P: PacketIo> Core<P> {
             burst.retry_pending();
         }
         write(&mut self.state, &mut burst);
-        let BurstBuilder { filled, no_buffer, .. } = burst;
+        let BurstBuilder { filled, discarded, no_buffer, .. } = burst;
         (self.state.member_rings, self.state.tap) = (member_rings, tap);
         self.state.counters.pool_dry += u64::from(no_buffer);
-        (filled, no_buffer)
+        if discarded > 0 {
+            self.state.on_discarded(discarded as u64);
+        }
+        (filled + discarded, no_buffer)
     }
 }
 

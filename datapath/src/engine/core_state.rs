@@ -168,6 +168,16 @@ impl CoreState {
         }
     }
 
+    /// Counts frames that were dropped instead of sent.
+    #[cold]
+    #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
+    pub(super) fn on_discarded(&mut self, frames: u64) {
+        let counter =
+            if self.is_unplugged { &mut self.counters.unplugged } else { &mut self.counters.port_held };
+        *counter += frames;
+        self.endpoint.on_discarded(frames);
+    }
+
     /// Returns the core's index among those of the port.
     #[must_use]
     pub fn index(&self) -> usize {

@@ -20,7 +20,6 @@ mod core_state;
 mod delayed_ack;
 #[cfg(test)]
 mod delayed_ack_tests;
-mod discarded_frames;
 mod doorbell;
 mod ending;
 mod events;

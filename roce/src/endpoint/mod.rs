@@ -450,6 +450,13 @@ impl Endpoint {
         &self.shared.counters
     }
 
+    /// Removes frames that the port dropped instead of sending from the count of sent frames.
+    #[cold]
+    pub fn on_discarded(&mut self, frames: u64) {
+        let sent = &mut self.shared.counters.tx_frames;
+        *sent = sent.saturating_sub(frames);
+    }
+
     /// Returns a queue pair with its slot, and the objects that it shares with others.
     fn open(&mut self, now: Instant, qpn: Qpn) -> Option<(u32, &mut QueuePair, Context<'_>)> {
         let index = self.qps.find(qpn)?;

@@ -531,7 +531,7 @@ impl QueuePair {
             out.commit(length);
             sent.bytes += length as u64;
             common.identification = common.identification.wrapping_add(1);
-            context.counters.tx_frames += u64::from(O::SENDS);
+            context.counters.tx_frames += 1;
         }
         self.look_whether_drained(context);
         sent

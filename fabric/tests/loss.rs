@@ -2,8 +2,8 @@
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{
-    Conventions, Flow, Hosts, Link, Outcome, Requests, Sampling, ScriptedFault, Setup, Topology, Verb, run,
-    run_on, window,
+    Change, Conventions, Flow, Hosts, Link, LinkChange, Outcome, Requests, Sampling, ScriptedFault, Setup,
+    Topology, Verb, run, run_on, window,
 };
 use ferroce_fabric::{FaultAction, FaultRule, Opcodes, Probability};
 use roce::qp::Congestion;
@@ -182,15 +182,26 @@ fn a_script_affects_the_frames_of_its_rules() {
     assert_eq!((other.lost, other.trace), (0, clean.trace));
 }
 
-/// A held frame continues after 1 ms even if no frame overtakes it.
+/// A held frame continues after 1 ms even if no frame overtakes it, and then still has the link's delay before it.
 #[test]
-fn a_frame_that_nothing_overtakes_is_held_for_a_millisecond() {
+fn a_frame_that_nothing_overtakes_arrives_a_millisecond_later() {
     let base = setup(vec![flow(0, 1000)], fixed(), Verb::Write, true);
-    let clean = outcome(&base);
     let rule = FaultRule { longer_than: Some(500), ..FaultRule::of(FaultAction::Reorder(60)) };
-    let held = outcome(&Setup { faults: vec![ScriptedFault { port: None, rule }], ..base });
-    let more = held.time - clean.time;
-    assert!(more <= Duration::from_millis(1) && more > Duration::from_micros(900), "{more:?}");
+    let held = Setup { faults: vec![ScriptedFault { port: None, rule }], ..base.clone() };
+    assert_eq!(outcome(&held).time - outcome(&base).time, Duration::from_millis(1));
+}
+
+/// The script holds the only packet of the flow. The link fails and returns before the hold ends.
+#[test]
+fn a_held_frame_is_lost_when_its_link_fails() {
+    let base = setup(vec![flow(0, 1000)], fixed(), Verb::Write, true);
+    let rule =
+        FaultRule { longer_than: Some(500), count: Some(1), ..FaultRule::of(FaultAction::Reorder(60)) };
+    let change = |micros, what| Change { at: Duration::from_micros(micros), links: vec![0], what };
+    let changes = vec![change(100, LinkChange::Down), change(200, LinkChange::Up)];
+    let failed = outcome(&Setup { faults: vec![ScriptedFault { port: None, rule }], changes, ..base });
+    assert_eq!((failed.lost, failed.doubled), (1, 0));
+    assert!(failed.retransmitted >= 1);
 }
 
 /// Model hosts go back to a lost packet, after a gap or after 250 µs without progress.

@@ -28,7 +28,9 @@ pub(super) struct HeldPacket {
     pub(super) packet: u32,
     /// Number of frames that must still overtake it.
     pub(super) left: u32,
+    /// End of the hold, and arrival of a frame that is held until then; ps.
     pub(super) until: u64,
+    pub(super) arrival: u64,
 }
 
 /// The script of a port.

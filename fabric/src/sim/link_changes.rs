@@ -26,7 +26,7 @@ impl<P: Parcel> Network<'_, P> {
         ports
     }
 
-    /// Counts the packets on the links of these ports as lost, and drops the packets in their queues.
+    /// Counts the packets on the links of these ports as lost, also those that a script holds, and drops the packets in their queues.
     fn fail(&mut self, ports: &[u32]) {
         let mut on_links = Vec::new();
         self.events.retain(|event| match event.unpack() {
@@ -37,6 +37,10 @@ impl<P: Parcel> Network<'_, P> {
             Event::Pause { port, .. } => !ports.contains(&port),
             _ => true,
         });
+        for &port in ports {
+            let script = self.ports[port as usize].script.as_mut();
+            on_links.extend(script.and_then(|script| script.held.take()).map(|held| held.packet));
+        }
         self.counts.lost += on_links.len() as u64;
         on_links.into_iter().for_each(|packet| self.lose(packet));
         for &port in ports {

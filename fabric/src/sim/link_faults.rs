@@ -31,7 +31,7 @@ impl<P: Parcel> Network<'_, P> {
             Departure::Held(left) => {
                 let until = self.now + HOLD;
                 if let Some(script) = &mut self.ports[port as usize].script {
-                    script.held = Some(HeldPacket { packet, left, until });
+                    script.held = Some(HeldPacket { packet, left, until, arrival: at + HOLD });
                 }
                 return self.push(until, Event::Release(port));
             }
@@ -55,8 +55,8 @@ impl<P: Parcel> Network<'_, P> {
         let peer = place.peer;
         let held =
             place.script.as_mut().and_then(|script| script.held.take_if(|held| held.until == self.now));
-        if let Some(HeldPacket { packet, .. }) = held {
-            self.push(self.now + 1, Event::Arrive { port: peer, packet });
+        if let Some(HeldPacket { packet, arrival, .. }) = held {
+            self.push(arrival, Event::Arrive { port: peer, packet });
         }
     }
 }

@@ -79,19 +79,26 @@ fn a_wrong_script_of_faults_is_refused_with_its_file_and_line() {
     let scenario = "topology = \"star\"\nhosts = 3\nrate = \"100G\"\ndelay = \"1us\"\ncongestion = \"auto\"\nfaults = \"script.toml\"\nflow = [{ source = 1, destination = 3, bytes = 1000 }]\n";
     fs::write(file("endpoints.toml"), scenario).unwrap();
     let fixed = scenario.replace("auto", "fixed,line_rate=100G");
+    let many: String = (1..=257).map(|qp| format!("[[fault]]\nqp = {qp}\naction = \"drop\"\n")).collect();
     fs::write(file("model.toml"), format!("host = \"model\"\n{fixed}")).unwrap();
     for (script, of, part) in [
         (
             "[[fault]]\naction = \"drop\"\nport = \"s1_h9\"\n",
             "endpoints.toml",
-            "script.toml: line 3: port = \"s1_h9\": 'h9': no such node",
+            "script.toml, line 3: port = \"s1_h9\": 'h9': no such node",
         ),
         (
             "[[fault]]\naction = \"drop\"\nport = \"h1_h2\"\n",
             "endpoints.toml",
             "line 3: port = \"h1_h2\": no link connects them",
         ),
-        ("[[fault]]\naction = \"lose\"\n", "endpoints.toml", "script.toml: line 2: action"),
+        ("[[fault]]\naction = \"lose\"\n", "endpoints.toml", "script.toml, line 2: action"),
+        (
+            "[[fault]]\nname = \"one\"\nqp = 1\naction = \"drop\"\n[[fault]]\nqp = 2\nname = \"one\"\naction = \"drop\"\n",
+            "endpoints.toml",
+            "script.toml, line 6: name = \"one\": another fault has this name",
+        ),
+        (&many, "endpoints.toml", "script.toml, line 770: at most 256 faults run at the same time"),
         (
             "[[fault]]\nname = \"acks\"\naction = \"drop\"\nopcode = \"acknowledge\"\n",
             "model.toml",

@@ -3,16 +3,18 @@
 use super::mistake::Mistake;
 use super::shape::Shape;
 use crate::input;
-use crate::switch::faults::read_with;
-use fabric::PortId;
+use crate::switch::rules::{Rules, Script};
 use fabric::sim::ScriptedFault;
+use fabric::{FaultRule, PortId};
 use std::cell::RefCell;
 use std::path::Path;
+use std::time::Duration;
 
 /// Reads the script `file`. A port has the name `s1_h3`: its node, and the node at the other end of its link.
 pub(super) fn faults(file: &Path, shape: &Shape) -> Result<Vec<ScriptedFault>, Mistake> {
-    let wrong = |why: String| Mistake::new("faults", format!("{}: {why}", file.display()));
-    let text = input::text(file).map_err(|error| wrong(error.to_string()))?;
+    let wrong = |why: String| Mistake::new("faults", why);
+    let name = file.display().to_string();
+    let text = input::text(file).map_err(|error| wrong(format!("{name}: {error}")))?;
     // The ports of the script, in the order of their ids.
     let ports = RefCell::new(Vec::new());
     let port = |name: &str| {
@@ -24,17 +26,12 @@ pub(super) fn faults(file: &Path, shape: &Shape) -> Result<Vec<ScriptedFault>, M
         }
         u16::try_from(id).map(PortId).map_err(|_| "more than 65536 ports; use fewer".to_owned())
     };
-    let faults = read_with(&text, &port).map_err(|(line, why)| wrong(format!("line {line}: {why}")))?;
+    let script = Script { file: name, text };
+    let rules = Rules::none(&[]).with_ports(&script, Duration::ZERO, &port).map_err(wrong)?;
     let ports = ports.borrow();
-    let fault = |(place, fault): (usize, crate::switch::faults::Fault)| {
-        let mut rule = fault.rule;
-        if rule.name.is_empty() {
-            rule.name = format!("fault-{}", place + 1);
-        }
-        let port = rule.port.and_then(|PortId(id)| ports.get(usize::from(id)).copied());
-        ScriptedFault { port, rule }
-    };
-    Ok(faults.into_iter().enumerate().map(fault).collect())
+    let nodes = |PortId(id)| ports.get(usize::from(id)).copied();
+    let fault = |rule: FaultRule| ScriptedFault { port: rule.port.and_then(nodes), rule };
+    Ok(rules.for_switch().into_iter().map(fault).collect())
 }
 
 fn nodes(name: &str, shape: &Shape) -> Result<[usize; 2], String> {

@@ -38,22 +38,14 @@ pub struct Fault {
     pub rule: FaultRule,
 }
 
-/// Parses the rules of a script for a switch with `ports`.
-///
-/// # Errors
-/// Returns the line of the first mistake and its description.
-pub fn read(text: &str, ports: &[PortSpec]) -> Result<Vec<Fault>, (usize, String)> {
-    read_with(text, &|name| port(name, ports))
-}
-
 /// A function that returns the port with this name, or the reason why there is none.
 pub type Ports<'a> = dyn Fn(&str) -> Result<PortId, String> + 'a;
 
-/// Parses the rules of a script whose ports have other names.
+/// Parses the rules of a script.
 ///
 /// # Errors
-/// As [`read`].
-pub fn read_with(text: &str, ports: &Ports<'_>) -> Result<Vec<Fault>, (usize, String)> {
+/// Returns the line of the first mistake and its description.
+pub fn read(text: &str, ports: &Ports<'_>) -> Result<Vec<Fault>, (usize, String)> {
     let line = |offset: usize| line_of(text, offset);
     let file: File = toml::from_str(text)
         .map_err(|error| (line(error.span().map_or(0, |span| span.start)), with_remedy(error.message())))?;
@@ -256,7 +248,11 @@ const ACTIONS: [(&str, &[&str], &[&str]); 8] = [
     ("black-hole", &[], &[]),
 ];
 
-fn port(text: &str, ports: &[PortSpec]) -> Result<PortId, String> {
+/// Returns the port of a switch with `ports` that has this name.
+///
+/// # Errors
+/// Returns the names that exist.
+pub fn port(text: &str, ports: &[PortSpec]) -> Result<PortId, String> {
     let found = ports.iter().position(|port| port.to_string() == text);
     found.map(|place| PortId(place as u16)).ok_or_else(|| {
         let names: Vec<_> = ports.iter().map(PortSpec::to_string).collect();
@@ -303,7 +299,8 @@ mod tests {
 
     fn read(text: &str) -> Result<Vec<FaultRule>, String> {
         let ports = ["a", "b"].map(|name| PortSpec::Interface(name.into()));
-        let faults = super::read(text, &ports).map_err(|(line, reason)| format!("line {line}: {reason}"))?;
+        let faults = super::read(text, &|name| port(name, &ports))
+            .map_err(|(line, reason)| format!("line {line}: {reason}"))?;
         Ok(faults.into_iter().map(|fault| fault.rule).collect())
     }
 
@@ -357,7 +354,7 @@ action = 'pause'
         let page = include_str!("../../../docs/reference/faults.md");
         let example = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
         let ports = ["s0", "s1"].map(|name| PortSpec::Interface(name.into()));
-        assert_eq!(super::read(example, &ports).unwrap().len(), 3);
+        assert_eq!(super::read(example, &|name| port(name, &ports)).unwrap().len(), 3);
         for (action, ..) in ACTIONS {
             assert!(page.contains(&format!("| `{action}` |")), "{action}");
         }
@@ -373,7 +370,7 @@ action = 'pause'
         for file in std::fs::read_dir(folder).unwrap() {
             let path = file.unwrap().path();
             let text = std::fs::read_to_string(&path).unwrap();
-            let faults = super::read(&text, &[]).unwrap();
+            let faults = super::read(&text, &|name| port(name, &[])).unwrap();
             assert_eq!(faults[0].rule.name, path.file_stem().unwrap().to_str().unwrap());
             assert!(text.contains("\n# traffic: "), "{}", path.display());
             scenarios += 1;

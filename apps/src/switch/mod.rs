@@ -2,9 +2,9 @@
 
 mod control;
 mod ctl;
-pub(crate) mod faults;
+mod faults;
 mod links;
-mod rules;
+pub(crate) mod rules;
 mod series;
 mod settings;
 mod show;

@@ -1,6 +1,7 @@
-//! The fault rules of a running switch: the rules of its initial script, with the changes of `ferroce switch ctl`.
+//! The fault rules of a running switch: the rules of its initial script, with the changes of `ferroce switch ctl`. A scenario of
+//! `ferroce sim` has the rules of one script.
 
-use super::faults::{self, Fault, TELL_APART};
+use super::faults::{self, Fault, Ports, TELL_APART};
 use crate::failure::Failure;
 use crate::input;
 use datapath::port_spec::PortSpec;
@@ -51,7 +52,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Creates an empty set for a switch with these ports.
+    /// Creates an empty set for a switch with these ports. A scenario has none of them.
     pub fn none(ports: &[PortSpec]) -> Self {
         Self { ports: ports.to_vec(), running: Vec::new(), unnamed: 0 }
     }
@@ -71,13 +72,21 @@ impl Rules {
     /// # Errors
     /// Returns the file, the line and the mistake if the script is wrong or conflicts with a running rule.
     pub fn with(&self, script: &Script, now: Duration) -> Result<Self, String> {
+        self.with_ports(script, now, &|name| faults::port(name, &self.ports))
+    }
+
+    /// Returns these rules and those of a script whose ports have other names; see [`with`](Self::with).
+    ///
+    /// # Errors
+    /// As [`with`](Self::with).
+    pub fn with_ports(&self, script: &Script, now: Duration, ports: &Ports<'_>) -> Result<Self, String> {
         let wrong = |line: usize, reason: String| format!("{}, line {line}: {reason}", script.file);
-        let read = faults::read(&script.text, &self.ports).map_err(|(line, reason)| wrong(line, reason))?;
+        let read = faults::read(&script.text, ports).map_err(|(line, reason)| wrong(line, reason))?;
         let mut rules = self.clone();
         for mut fault in read {
             let line = fault.line;
             if rules.running.len() == MOST {
-                return Err(wrong(line, format!("a switch runs at most {MOST} faults; remove some first")));
+                return Err(wrong(line, format!("at most {MOST} faults run at the same time; remove some")));
             }
             fault.rule.after = fault.rule.after.saturating_add(now);
             fault.rule.until = fault.rule.until.map(|until| until.saturating_add(now));
@@ -197,7 +206,10 @@ mod tests {
                 "[[fault]]\nport = 'c'\naction = 'drop'",
                 "f.toml, line 2: port = \"c\": not a port of this switch",
             ),
-            (&many.collect::<String>(), "f.toml, line 767: a switch runs at most 256 faults; remove some"),
+            (
+                &many.collect::<String>(),
+                "f.toml, line 767: at most 256 faults run at the same time; remove some",
+            ),
         ] {
             let error = rules.with(&script(text), NOW).unwrap_err();
             assert!(error.starts_with(says), "{text}: {error}");

@@ -102,9 +102,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         return Err(Failure::usage(format!("--sweep: {count} seeds; give the arena 1 to {SEEDS}")));
     }
     fs::create_dir_all(folder).map_err(|error| unwritten(folder, &error))?;
-    let texts = ARENA.map(|(_, text)| text).concat();
-    let of = format!("{} {:016x} {seeds:?}", args.version(), parts::digest(texts.as_bytes()));
-    let jobs = jobs(seeds, names(&args.algorithms).len());
+    let names = names(&args.algorithms);
+    let of = identity(&seeds, &names);
+    let jobs = jobs(seeds, names.len());
     let done = parts::run(jobs.len(), args.shard, |job| {
         serde_json::to_value(cell(&jobs[job], &args.algorithms)?)
             .map_err(|error| Failure::run(error.to_string()))
@@ -114,6 +114,14 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         Some(shard) => part.written(folder, shard),
         None => merged(&part, Some(folder)),
     }
+}
+
+/// Returns a text that identifies the version of the program, the scenarios, the seeds, and the algorithms in their order, because a job's
+/// number contains the place of its algorithm.
+fn identity(seeds: &std::ops::Range<u64>, names: &[&str]) -> String {
+    let texts = ARENA.map(|(_, text)| text).concat();
+    let digest = parts::digest(texts.as_bytes());
+    format!("{} {digest:016x} {seeds:?} {}", env!("CARGO_PKG_VERSION"), names.join(","))
 }
 
 /// Writes the page and the table of all runs.
@@ -270,6 +278,17 @@ mod tests {
             assert_eq!(scenario.setup.congestion.algorithm.name(), names[job.algorithm]);
             assert_eq!(scenario.setup.red.is_some(), scenario.setup.congestion.algorithm.wants_ecn());
         }
+    }
+
+    #[test]
+    fn parts_with_other_algorithms_or_another_order_belong_to_another_run() {
+        let own = names(&[]);
+        assert!(own.len() > 5 && own.contains(&"hpcc") && own.contains(&"swift"), "{own:?}");
+        let mut reversed = own.clone();
+        reversed.reverse();
+        let [of, other, fewer] = [&own[..], &reversed, &own[1..]].map(|names| identity(&(1..2), names));
+        assert_eq!(of, identity(&(1..2), &own));
+        assert!(of != other && of != fewer && of != identity(&(1..3), &own), "{of}");
     }
 
     #[test]

@@ -130,7 +130,7 @@ mod tests {
         // From 2 to 6.001 of 9 µs, what is steady in every run.
         assert!(page.contains("<rect class=steady x=2222 width=4446"), "{page}");
         let style = CcName::all().position(|name| name == CcName::Dcqcn).unwrap();
-        assert_eq!(page.matches(&format!("<path class=\"l{style}\"")).count(), 5, "one colour everywhere");
+        assert_eq!(page.matches(&format!("h{style} d{style} w0 o0\"")).count(), 5, "one colour everywhere");
         assert!(!page.contains("src=") && !page.contains("href="), "nothing from elsewhere");
     }
 }

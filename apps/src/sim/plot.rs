@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 pub struct Line {
     pub name: String,
-    /// Number of the line's colour, dashes and width: see [`styles`].
+    /// Number of the line's colour, dashes, width and opacity.
     pub style: usize,
     pub points: Vec<(f64, f64)>,
 }
@@ -65,15 +65,26 @@ const COLOURS: [[&str; 2]; 10] = [
     ["#7d8a00", "#c9d64a"],
 ];
 /// Dashes and gaps; lines with equal colours differ by them. A dashed line also leaves visible what it covers.
-const DASHES: [&str; 4] = ["none", "9 5", "3 3", "12 4 3 4"];
-/// Number of styles: ten colours, four kinds of dashes, two widths.
-pub const STYLES: usize = COLOURS.len() * DASHES.len() * 2;
-/// Number of colours: styles that differ by a multiple of it have the same.
+const DASHES: [&str; 8] = ["none", "9 5", "3 3", "12 4 3 4", "18 4", "1 4", "6 2 1 2", "14 3 3 3 3 3"];
+/// Widths and opacities, by which lines differ that have the same colour and dashes.
+const WIDTHS: [&str; 4] = ["1.7", "3.2", "1", "5"];
+const OPACITIES: [&str; 2] = ["1", ".5"];
+/// Number of colours: styles that differ by a multiple of it have the same. Each colour has 64 styles, so that 64 flows of one algorithm,
+/// which is the limit on the flows of a report, look different.
 pub const HUES: usize = COLOURS.len();
+/// The limit on lines of a plot that can be hidden.
+const LINES: usize = 128;
 
 /// Returns the kind of dashes of a style: neighbours, and styles of one colour, have different ones.
 const fn dashes(style: usize) -> usize {
     (style % HUES + style / HUES) % DASHES.len()
+}
+
+/// Returns the classes of a line in the style sheet: colour, dashes, width and opacity.
+fn classes(style: usize) -> String {
+    let round = style / HUES / DASHES.len();
+    let (width, opacity) = (round % WIDTHS.len(), round / WIDTHS.len() % OPACITIES.len());
+    format!("h{} d{} w{width} o{opacity}", style % HUES, dashes(style))
 }
 
 /// Returns the style sheet of plots.
@@ -84,14 +95,19 @@ pub fn styles() -> String {
     };
     let mut text =
         format!(":root{{{}}}@media(prefers-color-scheme:dark){{:root{{{}}}}}", variables(0), variables(1));
-    for style in 0..STYLES {
-        let (hue, dashes) = (style % HUES, DASHES[dashes(style)]);
-        let width = if style / HUES / DASHES.len() == 0 { 1.7 } else { 3.2 };
-        let _ = write!(
-            text,
-            ".l{style}{{stroke:var(--c{hue});stroke-dasharray:{dashes};stroke-width:{width}}}\
-             figure:has(.t{style}:not(:checked)) .plot .l{style}{{display:none}}"
-        );
+    for hue in 0..HUES {
+        let _ = write!(text, ".h{hue}{{stroke:var(--c{hue})}}");
+    }
+    let mut parts = |class: &str, property: &str, values: &[&str]| {
+        for (number, value) in values.iter().enumerate() {
+            let _ = write!(text, ".{class}{number}{{{property}:{value}}}");
+        }
+    };
+    parts("d", "stroke-dasharray", &DASHES);
+    parts("w", "stroke-width", &WIDTHS);
+    parts("o", "stroke-opacity", &OPACITIES);
+    for line in 0..LINES {
+        let _ = write!(text, "figure:has(.t{line}:not(:checked)) .plot .l{line}{{display:none}}");
     }
     text + ".plot{display:grid;grid-template-columns:3.6em 1fr;font-size:.85em;color:var(--faint);margin-right:1.2em}\
         .plot svg{grid-column:2;width:100%;height:15em;display:block;overflow:visible}.plot path{fill:none;vector-effect:non-scaling-stroke;\
@@ -105,7 +121,7 @@ pub fn styles() -> String {
 
 /// Returns a picture of a line style, for tables and legends.
 pub fn key(style: usize) -> String {
-    format!("<svg class=key viewBox=\"0 0 30 6\"><path class=\"l{}\" d=\"M0 3H30\"/></svg>", style % STYLES)
+    format!("<svg class=key viewBox=\"0 0 30 6\"><path class=\"{}\" d=\"M0 3H30\"/></svg>", classes(style))
 }
 
 impl Plot<'_> {
@@ -157,9 +173,9 @@ impl Plot<'_> {
         ys.iter()
             .for_each(|tick| text += &format!("<path class=grid d=\"M0 {:.0}H{WIDE}\"/>", scale.y(*tick)));
         // Dashes leave visible what they cover, so they are above.
-        let mut drawn: Vec<&Line> = lines.iter().collect();
-        drawn.sort_by_key(|line| dashes(line.style % STYLES));
-        drawn.iter().for_each(|line| text += &scale.path(line));
+        let mut drawn: Vec<(usize, &Line)> = lines.iter().enumerate().collect();
+        drawn.sort_by_key(|(_, line)| dashes(line.style));
+        drawn.iter().for_each(|(number, line)| text += &scale.path(*number, line));
         if let Some((_, value)) = &self.ideal {
             let _ = write!(text, "<path class=ideal d=\"M0 {:.0}H{WIDE}\"/>", scale.y(*value));
         }
@@ -172,12 +188,11 @@ impl Plot<'_> {
 
     fn legend(&self, lines: &[Line]) -> String {
         let mut names = String::new();
-        for Line { name, style, .. } in lines.iter().filter(|_| lines.len() > 1) {
-            let style = style % STYLES;
+        for (number, Line { name, style, .. }) in lines.iter().enumerate().filter(|_| lines.len() > 1) {
             let _ = write!(
                 names,
-                "<label><input type=checkbox checked class=t{style}>{}{name}</label>",
-                key(style)
+                "<label><input type=checkbox checked class=t{number}>{}{name}</label>",
+                key(*style)
             );
         }
         if lines.len() > MANY {
@@ -210,8 +225,8 @@ impl Scale<'_> {
         HIGH - value / self.top * HIGH
     }
 
-    fn path(&self, line: &Line) -> String {
-        let mut text = format!("<path class=\"l{}\" d=\"M", line.style % STYLES);
+    fn path(&self, number: usize, line: &Line) -> String {
+        let mut text = format!("<path class=\"l{number} {}\" d=\"M", classes(line.style));
         let size = line.points.len().div_ceil(PARTS).max(1);
         for part in line.points.chunks(size) {
             let by_height = |a: &&(f64, f64), b: &&(f64, f64)| a.1.total_cmp(&b.1);
@@ -263,7 +278,8 @@ mod tests {
         for is_logarithmic in [false, true] {
             let plot = Plot { heading: "Queue", axes, is_logarithmic, ..Plot::default() };
             let text = plot.of(&[line(0, 50), line(11, 50)]);
-            assert_eq!(text.matches("<path class=\"l").count(), 4, "two lines and their keys: {text}");
+            assert_eq!(text.matches("<path class=\"l").count(), 2, "{text}");
+            assert_eq!(text.matches("h0 d").count(), 2, "a line and its key: {text}");
             assert!(text.contains("kB") && text.contains("time, µs") && text.contains("line 11"), "{text}");
             let begin = if is_logarithmic { "left:0.00%\">1 B<" } else { "left:0.00%\">0<" };
             assert!(text.contains(begin), "{text}");
@@ -285,19 +301,21 @@ mod tests {
         assert!(!text.contains("<input"), "one line needs no box: {text}");
     }
 
+    /// 64 flows of different algorithms, and 64 of one, which have one colour.
     #[test]
     fn each_line_of_many_has_its_box_and_looks_different() {
-        let lines: Vec<_> = (0..64).map(|style| line(style, 3)).collect();
-        let text = Plot::default().of(&lines);
-        assert_eq!(text.matches("<input type=checkbox checked").count(), 64);
-        assert!(text.contains("<summary>64 lines"), "{text}");
-        let styles = styles();
-        let of = |style: usize| {
-            let from = styles.find(&format!(".l{style}{{")).unwrap();
-            styles[from..].split_once('{').unwrap().1.split_once('}').unwrap().0
-        };
-        let different: std::collections::BTreeSet<_> = (0..64).map(of).collect();
-        assert_eq!(different.len(), 64);
+        for step in [1, HUES] {
+            let lines: Vec<_> = (0..64).map(|number| line(number * step, 3)).collect();
+            let text = Plot::default().of(&lines);
+            let boxes = |number: usize| text.matches(&format!("checked class=t{number}>")).count();
+            assert!((0..64).all(|number| boxes(number) == 1), "{text}");
+            assert!(text.contains("<summary>64 lines"), "{text}");
+            let styles = styles();
+            let looks: std::collections::BTreeSet<_> = lines.iter().map(|line| classes(line.style)).collect();
+            assert_eq!(looks.len(), 64);
+            let mut parts = looks.iter().flat_map(|classes| classes.split(' '));
+            assert!(parts.all(|class| styles.contains(&format!(".{class}{{"))), "{styles}");
+        }
     }
 
     #[test]

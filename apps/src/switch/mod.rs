@@ -105,7 +105,7 @@ pub struct Args {
     #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = units::duration)]
     catch_up: Duration,
     /// Switch id in the telemetry's path id, 12 bits; switches on a path need different ones
-    /// [default: a hash of the first port's Ethernet address]
+    /// [default: a hash of the first port's Ethernet address, which the first line of the output shows]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=4095))]
     switch_id: Option<u16>,
     /// Forget a station after this time without a frame
@@ -209,7 +209,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let switch = switch(&config)?;
     let begin = std::time::Instant::now();
     let control = bound.map(|bound| bound.serve(rules, begin));
-    outln!("{}", show::opening(args))?;
+    outln!("{}", show::opening(args, config.id))?;
     let mut turns = Turns {
         reports,
         interval: interval(args),

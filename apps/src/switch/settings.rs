@@ -159,12 +159,14 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
     })
 }
 
-/// Returns the id of a switch without `--switch-id`. Switches with the same id on a path hide each other from the path id.
+/// Returns the id of a switch without `--switch-id`, from 1 to 4095. Switches with the same id on a path hide each other from the path id,
+/// which is the XOR of the ids, and a switch with id 0 does not appear in it.
 pub fn default_id(mac: Mac) -> u16 {
     // Fibonacci hashing: similar addresses, such as those of one machine, get different ids.
     const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
     let [a, b, c, d, e, f] = mac.0;
-    (u64::from_be_bytes([0, 0, a, b, c, d, e, f]).wrapping_mul(GOLDEN) >> (64 - 12)) as u16
+    let hash = u64::from_be_bytes([0, 0, a, b, c, d, e, f]).wrapping_mul(GOLDEN) >> 32;
+    1 + ((hash * 4095) >> 32) as u16
 }
 
 /// Warns of rates that telemetry cannot express, because HPCC++ receives no telemetry from these ports.
@@ -253,12 +255,17 @@ mod tests {
                 .map(|number| Mac([first.0[0], first.0[1], first.0[2], first.0[3], first.0[4], number]))
                 .map(default_id)
                 .collect();
-            assert!(ids.iter().all(|id| *id <= 4095), "{ids:?}");
+            assert!(ids.iter().all(|id| (1..=4095).contains(id)), "{ids:?}");
             ids.sort_unstable();
             ids.dedup();
             assert_eq!(ids.len(), 64);
         }
         assert_eq!(config("--port a --port b --switch-id 7").unwrap().id, 7);
+        let smallest = (0..=u16::MAX).map(|low| {
+            let [high, low] = low.to_be_bytes();
+            default_id(Mac([2, 0, 0, 0, high, low]))
+        });
+        assert_eq!(smallest.min(), Some(1), "0 would not appear in the path id");
     }
 
     #[test]

@@ -226,12 +226,12 @@ fn rates(time: f64, port: &PortReport, last: Option<&PortReport>) -> (f64, f64, 
     (mbps(port.counters.rx_bytes - rx), mbps(port.counters.tx_bytes - tx), utilisation)
 }
 
-/// Returns the line that announces the switch, for which scripts wait.
-pub fn opening(args: &Args) -> String {
+/// Returns the line that announces the switch with its `id`, for which scripts wait.
+pub fn opening(args: &Args, id: u16) -> String {
     let ports: Vec<String> = args.ports.iter().map(ToString::to_string).collect();
     let rate = args.rate.map_or("unshaped".into(), |rate: Rate| rate.to_string());
     format!(
-        "switching between {} ({rate}, {} B queues), pid {}",
+        "switching between {} ({rate}, {} B queues), switch id {id}, pid {}",
         ports.join(", "),
         args.queue,
         std::process::id()

@@ -91,7 +91,7 @@ impl CongestionController for PowerTcp {
 
     #[inline]
     fn window(&self) -> u64 {
-        limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
+        self.config.window_at(self.rate)
     }
 
     #[inline]

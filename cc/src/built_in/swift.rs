@@ -136,8 +136,7 @@ impl CongestionController for Swift {
 
     #[inline]
     fn window(&self) -> u64 {
-        let hpcc = &self.parameters.hpcc;
-        limits::window(hpcc.initial_window(), self.rate, hpcc.line_rate)
+        self.parameters.hpcc.window_at(self.rate)
     }
 
     #[inline]

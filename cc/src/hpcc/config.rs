@@ -59,6 +59,14 @@ impl HpccConfig {
         limits::initial_window(self.line_rate, self.base_rtt)
     }
 
+    /// Returns the window at a pacing rate, `W_init * rate / line_rate`: the payload bytes in flight; at least 1. `rate` is at most the line
+    /// rate.
+    #[must_use]
+    #[inline]
+    pub fn window_at(&self, rate: Rate) -> u64 {
+        limits::window(self.initial_window(), rate, self.line_rate)
+    }
+
     pub(super) const fn bounds(&self) -> Bounds {
         Bounds { least: self.min_rate, additive_increase: self.additive_increase }
     }

@@ -2,7 +2,7 @@
 
 use super::records::PathReading;
 use super::{Bounds, Hpcc, HpccConfig, Inflight};
-use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate, limits};
+use crate::{Ack, ConfigError, CongestionController, HopIndex, Instant, PathTelemetry, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
 
@@ -234,7 +234,7 @@ impl CongestionController for HpccReceiver {
     fn on_timeout(&mut self, _now: Instant) {}
 
     fn window(&self) -> u64 {
-        limits::window(self.config.initial_window(), self.rate, self.config.line_rate)
+        self.config.window_at(self.rate)
     }
 
     fn pacing_rate(&self) -> Option<Rate> {

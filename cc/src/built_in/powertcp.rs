@@ -69,10 +69,15 @@ impl CongestionController for PowerTcp {
     }
 
     /// Uses the in-flight share, at least half, in place of the power. They are equal while the queue's length does not change.
+    ///
+    /// The authors discard the first telemetry, because one reading of a link's counters is no rate. A share is one already, so the flow
+    /// reacts to the first, too, and relative to the line rate for the whole first window. One over no time describes nothing.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.round_ends == 0 {
             self.round_ends = ack.next;
-            return;
+            if busiest.interval == 0 {
+                return;
+            }
         }
         self.react(ack, Inflight { utilisation: busiest.utilisation.max(LEAST_ARRIVALS), ..*busiest });
     }
@@ -140,21 +145,34 @@ mod tests {
         assert!((power(52_000, 0) - 0.5).abs() < 1e-9, "at least half of the link's rate counts");
     }
 
+    fn report(flow: &mut PowerTcp, seq: u64, utilisation: f64, interval: u64) {
+        let now = Instant::from_nanos(seq);
+        let ack = Ack { now, seq, next: seq + T, acked_bytes: 1000, ce_bytes: 0, rtt: None };
+        flow.on_inflight(&ack, &Inflight { utilisation, interval });
+    }
+
     #[test]
     fn a_reported_share_counts_as_half_at_least() {
         let mut flow = flow();
-        let share = |seq| Ack {
-            now: Instant::from_nanos(seq),
-            seq,
-            next: seq + T,
-            acked_bytes: 1000,
-            ce_bytes: 0,
-            rtt: None,
-        };
         for seq in [T, 2 * T, 3 * T] {
-            flow.on_inflight(&share(seq), &Inflight { utilisation: 0.0, interval: T });
+            report(&mut flow, seq, 0.0, T);
         }
         assert!((flow.power - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_flow_reacts_to_the_first_reported_share() {
+        let mut flow = flow();
+        report(&mut flow, 1, 4.0, 0);
+        assert_eq!((flow.power, flow.pacing_rate()), (1.0, Some(LINE)), "a share over no time");
+        for mut flow in [flow, self::flow()] {
+            // Both are of the first window, so the second is relative to the line rate, too.
+            for seq in [1, T] {
+                report(&mut flow, seq, 2.0, T);
+                let rate = 0.9 * (100e9 / (2.0 / 0.95) + 50e6) + 0.1 * 100e9;
+                assert!((flow.pacing_rate().unwrap().as_bps() as f64 - rate).abs() < 2.0, "{flow:?}");
+            }
+        }
     }
 
     #[test]

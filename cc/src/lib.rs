@@ -1,7 +1,8 @@
-//! Congestion control as arithmetic: no I/O, no clock, no allocation after a controller is created.
+//! Congestion control as arithmetic: no I/O, no clock. The algorithms of this crate do not allocate after they are created.
 //!
 //! The transport reports to a [`CongestionController`] the packets sent and acknowledged, and the telemetry of switches. The controller
-//! returns a window and a pacing rate. [`Algorithm`] stores any controller inline in a queue pair.
+//! returns a window and a pacing rate. A queue pair contains an [`Algorithm`], which stores a controller inline, or on the heap if it is
+//! [`Registered`].
 #![cfg_attr(not(test), warn(clippy::arithmetic_side_effects, clippy::indexing_slicing))]
 #![no_std]
 #![forbid(unsafe_code)]
@@ -72,7 +73,8 @@ pub trait CongestionController: fmt::Debug {
     fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {
         let _ = (ack, path);
     }
-    /// Handles the receiver's measurement of the busiest hop, which contains only its load (rtgwg-00 9.1). [`Hpcc`] and [`POWERTCP`] use it.
+    /// Handles a measurement of the busiest hop by the receiver or a switch, which contains only its load (rtgwg-00 9.1). Called for
+    /// algorithms that compute with telemetry at the sender.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         let _ = (ack, busiest);
     }
@@ -88,7 +90,8 @@ pub trait CongestionController: fmt::Debug {
     fn on_window(&mut self, window: u64) {
         let _ = window;
     }
-    /// Handles the receiver's report of its own link. Called before the telemetry of the same packet. Only `hpcc-fair` ([`Hpcc`]) uses it.
+    /// Handles the receiver's report of its own link. Called before the telemetry of the same packet. Only [`Hpcc`] uses it: `hpcc-fair`, and
+    /// `hpcc` if it is set to use the reported number of flows.
     fn on_receiver_link(&mut self, link: ReceiverLink) {
         let _ = link;
     }

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use core::ops::{Deref, DerefMut};
 use core::time::Duration;
 
-/// What an algorithm computes with.
+/// The feedback with which an algorithm computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feedback {
     /// Telemetry: calls of [`CongestionController::on_telemetry`] and [`CongestionController::on_inflight`]. Packets request it as for HPCC++.
@@ -55,20 +55,20 @@ pub enum Feedback {
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Registration {
-    /// Name in settings and reports; not that of another algorithm.
+    /// Name in settings and reports. No other algorithm has it.
     pub name: &'static str,
-    /// What the algorithm computes with.
+    /// Feedback with which the algorithm computes.
     pub feedback: Feedback,
     /// Number of flows on a link from which [`HpccConfig::additive_increase`] follows, unless the setting `flows` has another.
     pub flows: u32,
-    /// Settings of this algorithm beside those of all algorithms with its feedback, each with its default for the reference: the fields of
-    /// [`Parameters`] that it uses.
+    /// Settings that this algorithm has in addition to those of all algorithms with its feedback, each with the default that the reference
+    /// shows: the fields of [`Parameters`] that it uses.
     pub keys: &'static [(&'static str, &'static str)],
-    /// Creates the controller of a queue pair. The parameters are within their limits. An algorithm may ignore those that it does not need.
+    /// Creates the controller of a queue pair. The parameters are within their limits.
     pub build: fn(&Parameters) -> Box<dyn CongestionController + Send>,
 }
 
-/// Registrations are equal if their names are.
+/// Registrations with the same name are equal.
 impl PartialEq for Registration {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
@@ -77,14 +77,14 @@ impl PartialEq for Registration {
 
 impl Eq for Registration {}
 
-/// The parameters of a registered algorithm. Those that are `None` have the algorithm's default.
+/// The parameters of a registered algorithm. `None` means the algorithm's default.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parameters {
-    /// Rates, base RTT, and what an algorithm with telemetry computes with.
+    /// Rates and base RTT; `eta` and the additive increase of an algorithm with telemetry.
     pub hpcc: HpccConfig,
     /// Increase of the rate per round trip. At most the line rate.
     pub additive_increase: Option<Rate>,
-    /// Weight of what is new, in a cut or in an average. Above 0, at most 1.
+    /// Weight of the newest measurement, in a decrease or in an average. Above 0, at most 1.
     pub gain: Option<f64>,
     /// Queueing delay that is allowed to every flow beyond the base RTT. At most 1 s.
     pub hop_delay: Option<Duration>,
@@ -115,8 +115,8 @@ impl Parameters {
     }
 }
 
-/// The controller of a registered algorithm. Its results are limited: the window is at least 1 byte, and the rate is between the configured
-/// lowest rate and the line rate.
+/// The controller of a registered algorithm, with limits on its results: the window is at least 1 byte, and the rate is from the configured
+/// lowest rate to the line rate.
 #[derive(Debug)]
 pub struct Registered {
     registration: &'static Registration,
@@ -150,7 +150,8 @@ impl Registered {
 
     // These precede the methods of the same names that `Deref` provides.
 
-    /// Passes copies on, so that the compiler need not assume for the other algorithms that references are kept.
+    /// Passes copies to the controller. Otherwise the compiler would have to assume, for all other algorithms too, that the controller keeps
+    /// the references.
     #[cold]
     #[inline(never)]
     pub(crate) fn on_telemetry(&mut self, ack: &Ack, path: &PathTelemetry) {

@@ -70,7 +70,8 @@ pub(crate) struct Args {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Run a scenario with model hosts on up to N threads; the results are the same with any number
+    /// Run a scenario on up to N threads, if it has model hosts, no script of faults, and no flows that wait for others; the results are
+    /// the same with any number
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024),
         conflicts_with_all = ["sweep", "vary", "arena", "shard", "merge"])]
     threads: u16,

@@ -1,5 +1,5 @@
 //! Line plots for pages: SVG for the lines, HTML for the labels, so that text keeps its size on any screen. Colours are variables of the
-//! page's style, and follow light and dark mode. A box beside each name hides and shows its line, without scripts.
+//! page's style, and follow light and dark mode. A checkbox at each name hides and shows its line, without scripts.
 
 use std::fmt::Write;
 
@@ -31,24 +31,24 @@ pub fn size(bytes: u64) -> String {
 pub struct Plot<'a> {
     pub heading: &'a str,
     pub says: &'a str,
-    /// What the axes show, with units.
+    /// Labels of the axes, with units.
     pub axes: [&'a str; 2],
     /// True for a logarithmic x axis, labelled in bytes. Otherwise the x axis begins at 0.
     pub is_logarithmic: bool,
     /// End of the x axis, so that plots of one run are aligned; 0 for that of the points.
     pub end: f64,
-    /// Part of the x axis that is marked as the steady state.
+    /// Range of the x axis that is shaded as the steady state.
     pub steady: Option<[f64; 2]>,
-    /// Value beside which the lines are to be seen, with its name.
+    /// Reference value, drawn as a horizontal line, with its name.
     pub ideal: Option<(String, f64)>,
 }
 
-/// The limit on parts of a line, in each of which the lowest and the highest point are drawn.
+/// The limit on the intervals of a line. Of each interval, the lowest and the highest point are drawn.
 const PARTS: usize = 700;
 /// Units of the drawing's width and height.
 const WIDE: f64 = 10_000.0;
 const HIGH: f64 = 1000.0;
-/// Lines from which the names are folded.
+/// Number of lines above which the legend is collapsed.
 const MANY: usize = 16;
 
 /// Colours that colour-blind people can distinguish (after Okabe and Ito, and Tol), for light and for dark pages.
@@ -64,7 +64,7 @@ const COLOURS: [[&str; 2]; 10] = [
     ["#6e6e6e", "#b5b5b5"],
     ["#7d8a00", "#c9d64a"],
 ];
-/// Dashes and gaps; lines with equal colours differ by them. A dashed line also leaves visible what it covers.
+/// Dashes and gaps, by which lines of one colour differ. A solid line remains visible below a dashed one.
 const DASHES: [&str; 8] = ["none", "9 5", "3 3", "12 4 3 4", "18 4", "1 4", "6 2 1 2", "14 3 3 3 3 3"];
 /// Widths and opacities, by which lines differ that have the same colour and dashes.
 const WIDTHS: [&str; 4] = ["1.7", "3.2", "1", "5"];
@@ -172,7 +172,7 @@ impl Plot<'_> {
         }
         ys.iter()
             .for_each(|tick| text += &format!("<path class=grid d=\"M0 {:.0}H{WIDE}\"/>", scale.y(*tick)));
-        // Dashes leave visible what they cover, so they are above.
+        // Dashed lines are drawn last, because solid lines remain visible below them.
         let mut drawn: Vec<(usize, &Line)> = lines.iter().enumerate().collect();
         drawn.sort_by_key(|(_, line)| dashes(line.style));
         drawn.iter().for_each(|(number, line)| text += &scale.path(*number, line));
@@ -197,7 +197,7 @@ impl Plot<'_> {
         }
         if lines.len() > MANY {
             names = format!(
-                "<details><summary>{} lines, and which of them are shown</summary>{names}</details>",
+                "<details><summary>Legend of {} lines; clear a checkbox to hide a line</summary>{names}</details>",
                 lines.len()
             );
         }
@@ -309,7 +309,7 @@ mod tests {
             let text = Plot::default().of(&lines);
             let boxes = |number: usize| text.matches(&format!("checked class=t{number}>")).count();
             assert!((0..64).all(|number| boxes(number) == 1), "{text}");
-            assert!(text.contains("<summary>64 lines"), "{text}");
+            assert!(text.contains("<summary>Legend of 64 lines"), "{text}");
             let styles = styles();
             let looks: std::collections::BTreeSet<_> = lines.iter().map(|line| classes(line.style)).collect();
             assert_eq!(looks.len(), 64);

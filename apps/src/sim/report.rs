@@ -98,17 +98,17 @@ fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
     let setup = &scenario.setup;
     let (hosts, switches) = (setup.topology.hosts(), setup.topology.switches());
     let kind = match setup.hosts {
-        Hosts::Endpoints => "The hosts are Ferroce's endpoints with their real packets",
-        Hosts::Model => "The hosts are a model that paces with Ferroce's congestion control",
+        Hosts::Endpoints => "The hosts run Ferroce's endpoints and exchange complete packets",
+        Hosts::Model => "The hosts are a model that uses Ferroce's congestion control",
     };
     let bytes: u64 = setup.flows.iter().map(|flow| flow.bytes).sum();
     let left = match setup.flows.len() - outcome.finished.len() {
         0 => String::new(),
-        left => format!(" <b>{left} of them had not ended when it stopped.</b>"),
+        left => format!(" <b>{left} of them were not complete at the end of the run.</b>"),
     };
     format!(
-        "<p class=lead>{} flow{} with {} in all, between {hosts} hosts through {switches} switch{}, paced by <b>{}</b>. {kind}.{left}</p>\
-         <p>Again: <code>ferroce sim {} --seed {}</code></p>",
+        "<p class=lead>{} flow{} with {} in total between {hosts} hosts, over {switches} switch{}, with the congestion control <b>{}</b>. {kind}.{left}</p>\
+         <p>Command: <code>ferroce sim {} --seed {}</code></p>",
         setup.flows.len(),
         if setup.flows.len() == 1 { "" } else { "s" },
         size(bytes),
@@ -122,25 +122,25 @@ fn lead(title: &str, scenario: &Scenario, outcome: &Outcome) -> String {
 fn tiles(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
     let mut tiles = Vec::new();
     if let Some(steady) = super::figures::steady(scenario, outcome) {
-        let link = link(scenario, 0).map_or_else(String::new, |rate| format!("the link has {rate}"));
+        let link = link(scenario, 0).map_or_else(String::new, |rate| format!("link rate: {rate}"));
         tiles.push((
             format!("{:.1} Gb/s", steady.utilisation_gbps),
-            "the bottleneck, all flows running",
+            "throughput of the bottleneck in the steady state",
             link,
         ));
         if scenario.setup.flows.len() > 1 {
-            tiles.push((format!("{:.3}", steady.jain), "fairness (Jain's index)", "equal shares: 1".into()));
+            tiles.push((format!("{:.3}", steady.jain), "fairness (Jain's index)", "ideal: 1".into()));
         }
         let queue = size(steady.queue[2] as u64);
-        tiles.push((queue, "queue there, 99 % of the time at most", "ideal: 0 B".into()));
+        tiles.push((queue, "99th percentile of its queue", "ideal: 0 B".into()));
     }
     if let Some(all) = rows.first() {
         let slowdown = format!("{:.2} / {:.2} times", all.p50, all.p99);
-        tiles.push((slowdown, "slowdown, median / 99th percentile", "alone on an idle network: 1".into()));
+        tiles.push((slowdown, "slowdown, median / 99th percentile", "ideal: 1".into()));
     }
     tiles.push((size(outcome.queue_max), "longest queue of any port", "ideal: 0 B".into()));
     tiles.push((counted(outcome.dropped, "packet"), "dropped by switches", "ideal: 0".into()));
-    tiles.push((counted(outcome.pauses, "pause"), "of PFC", "ideal: 0".into()));
+    tiles.push((counted(outcome.pauses, "pause"), "sent by PFC", "ideal: 0".into()));
     let tile = |(value, what, ideal): (String, &str, String)| {
         format!("<div><b>{value}</b>{what}<small>{ideal}</small></div>")
     };
@@ -179,7 +179,7 @@ fn overview(scenario: &Scenario, outcome: &Outcome) -> String {
                 units::counted(setup.topology.switches(), "switch", "switches")
             ),
         ),
-        ("Flows that ended", format!("{} of {} flows", outcome.finished.len(), setup.flows.len())),
+        ("Completed flows", format!("{} of {} flows", outcome.finished.len(), setup.flows.len())),
         ("Congestion control", algorithm_names(setup)),
         ("Virtual time", format!("{:.3} ms", outcome.time.as_nanos() as f64 / 1e6)),
         ("Longest queue of a switch port", format!("{:.1} kB", outcome.queue_max as f64 / 1e3)),
@@ -187,8 +187,8 @@ fn overview(scenario: &Scenario, outcome: &Outcome) -> String {
         (
             "Packets",
             format!(
-                "{} dropped, {} lost on links, {} sent again, {} marked, of {} sent by hosts",
-                outcome.dropped, outcome.lost, outcome.retransmitted, outcome.marked, outcome.packets
+                "{} sent by hosts; {} dropped, {} lost on links, {} retransmitted, {} marked",
+                outcome.packets, outcome.dropped, outcome.lost, outcome.retransmitted, outcome.marked
             ),
         ),
         ("Simulated", counted(outcome.events, "event")),
@@ -213,8 +213,11 @@ fn comparison(compared: &[Compared]) -> String {
         let figures = [format!("{ours:.3}"), format!("{theirs:.3}"), format!("± {band:.3}")];
         (class, [escape(name)].into_iter().chain(figures).collect())
     };
-    let columns = [("figure", "its unit is in its name"), ("here", ""), ("reference", ""), ("band", "")];
-    let heading = format!("<h2>Beside the reference: {inside} of {} in their bands</h2>", compared.len());
+    let columns = [("figure", "with its unit"), ("this run", ""), ("reference", ""), ("band", "")];
+    let heading = format!(
+        "<h2>Comparison with the reference: {inside} of {} figures within their bands</h2>",
+        compared.len()
+    );
     heading + &table(&columns, compared.iter().map(row))
 }
 
@@ -226,7 +229,7 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
         let line = Line { name: "queue".into(), style: 0, points: (0..=1000).map(quantile).collect() };
         let plot = Plot {
             heading: "Queues of all switch ports",
-            says: "For so much of the time a port held no more than that.",
+            says: "Quantiles of the queue length over time and all ports.",
             axes: ["share of the time, %", "kB"],
             ..Plot::default()
         };
@@ -250,11 +253,11 @@ fn plots(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow]) -> String {
             line(2, "99th percentile", |row| row.p99),
         ];
         let plot = Plot {
-            heading: "Slowdown by length",
-            says: "How many times longer than alone on an idle network a flow took, by its length.",
-            axes: ["length of the flow", "times longer than alone"],
+            heading: "Slowdown by flow size",
+            says: "Completion time of a flow, divided by that on an idle network.",
+            axes: ["flow size", "slowdown"],
             is_logarithmic: true,
-            ideal: Some(("alone: 1".into(), 1.0)),
+            ideal: Some(("idle network: 1".into(), 1.0)),
             ..Plot::default()
         };
         pictures += &plot.of(&by_size);
@@ -280,40 +283,40 @@ fn series(scenario: &Scenario, outcome: &Outcome) -> String {
     };
     let port = scenario.ports[0].rsplit('_').next().unwrap_or_default();
     let (queues_of, carried_by) = match scenario.ports.len() {
-        1 => (format!("Queue towards {port}"), format!("What the link to {port} carried")),
-        _ => ("Queues of the sampled ports".into(), "What the sampled ports carried".into()),
+        1 => (format!("Queue of the port to {port}"), format!("Throughput of the link to {port}")),
+        _ => ("Queues of the sampled ports".into(), "Throughput of the sampled ports".into()),
     };
     let [queues, carried] = port_lines(scenario, outcome);
     let links: Vec<Rate> = (0..scenario.ports.len()).filter_map(|port| link(scenario, port)).collect();
     let fastest = links.iter().max().map(|rate| (format!("link: {rate}"), rate.as_bps() as f64 / 1e9));
     let queue = Plot {
         heading: &queues_of,
-        says: "What waited at that port. Short is good: the queue delays every flow that passes.",
+        says: "Bytes in the egress queue. They delay every flow that uses the port.",
         axes: ["time, µs", "kB"],
         ..plot.clone()
     };
     let carried_plot = Plot {
         heading: &carried_by,
-        says: "On the wire, over ten samples each. A dip is unused bandwidth.",
+        says: "Bytes on the wire, averaged over ten samples.",
         ideal: fastest,
         ..plot.clone()
     };
     let rates = Plot {
         heading: "Pacing rate of each flow",
-        says: "What each sender allows itself. Lines that lie together are fair shares; a flow that has ended is at 0.",
+        says: "Pacing rates that the congestion control sets; 0 after the end of a flow.",
         ideal: fair_share(scenario),
         ..plot
     };
     queue.of(&queues) + &carried_plot.of(&carried) + &rates.of(&flow_lines(scenario, outcome))
 }
 
-/// Returns the equal share of each flow on the link to their destination, if they have one.
+/// Returns the fair share of each flow, if all have one destination and thus one last link.
 fn fair_share(scenario: &Scenario) -> Option<(String, f64)> {
     let flows = &scenario.setup.flows;
     let to = flows.first()?.destination;
     let is_shared = flows.len() > 1 && scenario.setup.sampled.is_empty();
     let gbps = link(scenario, 0)?.as_bps() as f64 / 1e9 / flows.len() as f64;
-    let name = format!("{} equal shares: {gbps:.2} Gb/s each", flows.len());
+    let name = format!("fair share of {} flows: {gbps:.2} Gb/s", flows.len());
     flows.iter().all(|flow| is_shared && flow.destination == to).then_some((name, gbps))
 }
 
@@ -394,7 +397,7 @@ impl Colours {
 
 fn slowdowns(rows: &[SizeRow]) -> String {
     let columns = [
-        ("length", ""),
+        ("flow size", ""),
         ("flows", "number"),
         ("p50", "times"),
         ("p95", "times"),
@@ -407,9 +410,9 @@ fn slowdowns(rows: &[SizeRow]) -> String {
         let figures = [*p50, *p95, *p99, *mean].map(|figure| format!("{figure:.3}"));
         ("", [length, count.to_string()].into_iter().chain(figures).collect())
     };
-    let ideal = ["alone on an idle network", "", "1", "1", "1", "1"].map(str::to_owned).to_vec();
+    let ideal = ["on an idle network", "", "1", "1", "1", "1"].map(str::to_owned).to_vec();
     let all = [("ideal-row", ideal)].into_iter().chain(rows.iter().map(row));
-    String::from("<h2>How many times longer than alone</h2>") + &table(&columns, all)
+    String::from("<h2>Slowdown</h2>") + &table(&columns, all)
 }
 
 fn range(low: u64, high: u64) -> String {

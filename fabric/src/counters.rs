@@ -71,7 +71,9 @@ pub struct FaultCounters {
     /// Frames that a script delayed.
     pub delayed: u64,
     /// Frames whose report of a path was forged.
-    pub lied: u64,
+    #[serde(rename = "lied")]
+    pub forged: u64,
     /// Lost frames that have an opcode of Ferroce's own.
-    pub unheard: u64,
+    #[serde(rename = "unheard")]
+    pub vendor_opcodes: u64,
 }

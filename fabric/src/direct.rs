@@ -34,14 +34,14 @@ const BITS: u64 = WORDS as u64 * 64;
 
 /// The senders to which the switch has responded in the current interval: a Bloom filter, cleared after each interval. A false positive
 /// suppresses a response.
-pub(crate) struct Told {
+pub(crate) struct DirectResponder {
     config: Direct,
     numbers: Numbers,
     bits: [u64; WORDS],
     since: Instant,
 }
 
-impl Told {
+impl DirectResponder {
     pub(crate) const fn new(config: Direct, numbers: Numbers) -> Self {
         Self { config, numbers, bits: [0; WORDS], since: Instant::ZERO }
     }
@@ -52,25 +52,26 @@ impl Told {
     }
 
     /// Returns the subscription of a frame whose queue holds `waiting` bytes, if its sender must receive a response now.
-    pub(crate) fn asks(&mut self, now: Instant, frame: &[u8], waiting: u64) -> Option<Subscription> {
+    pub(crate) fn subscription(&mut self, now: Instant, frame: &[u8], waiting: u64) -> Option<Subscription> {
         if !self.is_congested(waiting) {
             return None;
         }
-        Subscription::find(frame, self.config.dscp, self.numbers).filter(|asks| self.tell(now, asks.key()))
+        Subscription::find(frame, self.config.dscp, self.numbers)
+            .filter(|subscription| self.must_respond(now, subscription.key()))
     }
 
     /// Writes the response to a subscription; returns its length.
     pub(crate) fn answer(
         &self,
         now: Instant,
-        asks: &Subscription,
+        subscription: &Subscription,
         (load, waiting): (&LoadMeter, u64),
         into: &mut [u8],
     ) -> Option<usize> {
         let utilisation = (load.inflight(waiting) * f64::from(1 << 20)) as u32;
         let interval = u32::try_from(load.period().as_nanos()).unwrap_or(u32::MAX);
         let seal = |bth: &Bth, content: &[u8]| self.seal(now, bth, content);
-        asks.respond((utilisation, interval), seal, into).ok()
+        subscription.respond((utilisation, interval), seal, into).ok()
     }
 
     const fn is_congested(&self, waiting: u64) -> bool {
@@ -78,7 +79,7 @@ impl Told {
     }
 
     /// Returns whether the sender must receive a response now, and records the response.
-    fn tell(&mut self, now: Instant, key: u64) -> bool {
+    fn must_respond(&mut self, now: Instant, key: u64) -> bool {
         if now.saturating_since(self.since) >= self.config.interval {
             self.bits = [0; WORDS];
             self.since = now;
@@ -107,12 +108,17 @@ mod tests {
 
     #[test]
     fn a_sender_gets_one_response_per_interval() {
-        let mut told = Told::new(Direct::new(1000, Duration::from_micros(50)), Numbers::DEFAULT);
+        let mut responder =
+            DirectResponder::new(Direct::new(1000, Duration::from_micros(50)), Numbers::DEFAULT);
         let at = |micros: u64| Instant::from_nanos(micros * 1000);
-        assert!(told.is_congested(1001) && !told.is_congested(1000));
-        assert!(told.tell(at(100), 7) && !told.tell(at(101), 7) && told.tell(at(101), 8));
-        assert!(!told.tell(at(149), 7) && told.tell(at(150), 7));
-        let told_of = (0..400).filter(|key| told.tell(at(151), key * 1_000_003)).count();
-        assert!(told_of > 390, "few of 400 seem to have been told: {told_of}");
+        assert!(responder.is_congested(1001) && !responder.is_congested(1000));
+        assert!(
+            responder.must_respond(at(100), 7)
+                && !responder.must_respond(at(101), 7)
+                && responder.must_respond(at(101), 8)
+        );
+        assert!(!responder.must_respond(at(149), 7) && responder.must_respond(at(150), 7));
+        let responses = (0..400).filter(|key| responder.must_respond(at(151), key * 1_000_003)).count();
+        assert!(responses > 390, "few of 400 seem to have no response: {responses}");
     }
 }

@@ -18,7 +18,7 @@ pub(crate) struct Snapshot {
     /// Bytes queued behind the frame, in its class.
     pub(crate) queue: u64,
     /// `tx_bytes` and `queue` as telemetry reports them. With two classes, they are scaled to the whole link ([`Shares`]).
-    pub(crate) told: (u64, u64),
+    pub(crate) reported: (u64, u64),
     /// Time that the frame waited.
     pub(crate) sojourn: Duration,
 }
@@ -135,8 +135,8 @@ impl<B: PacketBuf> Egress<B> {
             let (tx_bytes, queue) = (self.tx_bytes, self.waiting.bytes(class));
             let sojourn = time.saturating_since(ready);
             let shares = self.shares.as_mut();
-            let told = shares.map_or((tx_bytes, queue), |shares| shares.told(time, class, queue));
-            leave(&mut buf, Snapshot { time, tx_bytes, queue, told, sojourn });
+            let reported = shares.map_or((tx_bytes, queue), |shares| shares.reported(time, class, queue));
+            leave(&mut buf, Snapshot { time, tx_bytes, queue, reported, sojourn });
             let bytes = buf.len() as u64;
             if let Some(shares) = &mut self.shares {
                 shares.left(time, class, bytes);

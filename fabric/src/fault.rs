@@ -1,7 +1,7 @@
 //! A link that loses, duplicates, reorders, delays and corrupts frames, with random numbers from a seed.
 
 use crate::FaultCounters;
-use crate::lie::{lie, only_ferroce_knows};
+use crate::forgery::{forge, has_vendor_opcode};
 use crate::random::Random;
 use crate::script::{Fate, FaultRule, Script};
 use cc::Instant;
@@ -60,9 +60,9 @@ pub struct FaultConfig {
     /// Flip of one bit.
     pub flip: Probability,
     /// Forgery of a report of a path to its sender, with a valid ICRC, as a malicious receiver would write it.
-    pub lie: Probability,
+    pub forgery: Probability,
     /// Whether the link drops frames with opcodes of Ferroce's own, such as probes, as another RoCEv2 peer does.
-    pub deaf: bool,
+    pub drop_vendor_opcodes: bool,
     /// Delay of every frame.
     pub delay: Duration,
     /// Limit on the frames on the link; at least 2.
@@ -80,8 +80,8 @@ impl Default for FaultConfig {
             reorder_span: 3,
             reorder_hold: Duration::from_millis(1),
             flip: Probability::NEVER,
-            lie: Probability::NEVER,
-            deaf: false,
+            forgery: Probability::NEVER,
+            drop_vendor_opcodes: false,
             delay: Duration::ZERO,
             capacity: 4096,
             seed: 1,
@@ -93,9 +93,9 @@ impl FaultConfig {
     /// Returns whether any fault is enabled.
     #[must_use]
     pub fn any(&self) -> bool {
-        let Self { loss, duplicate, reorder, flip, lie, deaf, delay, .. } = self;
-        [loss, duplicate, reorder, flip, lie].into_iter().any(|p| *p != Probability::NEVER)
-            || *deaf
+        let Self { loss, duplicate, reorder, flip, forgery, drop_vendor_opcodes, delay, .. } = self;
+        [loss, duplicate, reorder, flip, forgery].into_iter().any(|p| *p != Probability::NEVER)
+            || *drop_vendor_opcodes
             || !delay.is_zero()
     }
 }
@@ -225,12 +225,12 @@ impl<B: PacketBuf> FaultLine<B> {
             self.counters.lost += 1;
             return false;
         }
-        if self.config.deaf && only_ferroce_knows(buf) {
-            self.counters.unheard += 1;
+        if self.config.drop_vendor_opcodes && has_vendor_opcode(buf) {
+            self.counters.vendor_opcodes += 1;
             return false;
         }
-        if self.config.lie.happens(&mut self.random) && lie(buf, &mut self.random) {
-            self.counters.lied += 1;
+        if self.config.forgery.happens(&mut self.random) && forge(buf, &mut self.random) {
+            self.counters.forged += 1;
         }
         if let Some(Fate::Corrupt { good_icrc }) = fate
             && let Some(sealed) = corrupt(buf, good_icrc, &mut self.random)

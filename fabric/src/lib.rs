@@ -22,7 +22,7 @@ mod egress;
 mod events;
 mod fault;
 mod faulty;
-mod lie;
+mod forgery;
 mod load;
 mod marking;
 mod random;

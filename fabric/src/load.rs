@@ -119,7 +119,7 @@ mod tests {
 
     fn at(micros: u64, tx_bytes: u64, queue: u64) -> Snapshot {
         let time = Instant::from_nanos(micros * 1000);
-        Snapshot { time, tx_bytes, queue, told: (tx_bytes, queue), sojourn: Duration::from_nanos(queue) }
+        Snapshot { time, tx_bytes, queue, reported: (tx_bytes, queue), sojourn: Duration::from_nanos(queue) }
     }
 
     #[test]

@@ -14,7 +14,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// The switch does not sleep before a departure nearer than this, because the kernel's timers are no finer.
 const WAKE: Duration = Duration::from_micros(100);
 /// With [`Rest::Asleep`]: idle turns before a sleep, and the distance of a departure before which the switch does not sleep.
-const DROWSY: u32 = 4;
+const TURNS_BEFORE_SLEEP: u32 = 4;
 const NEAR: Duration = Duration::from_micros(10);
 
 /// The behaviour of a switch while no frame moves.
@@ -118,7 +118,7 @@ impl<P: PacketIo> Runner<P> {
         let within = |time| departure.is_some_and(|at| at < now + time);
         match (self.rest, idle) {
             (_, 0) => {}
-            (Rest::Awake, 1..=YIELDS) | (Rest::Asleep(_), 1..=DROWSY) => thread::yield_now(),
+            (Rest::Awake, 1..=YIELDS) | (Rest::Asleep(_), 1..=TURNS_BEFORE_SLEEP) => thread::yield_now(),
             (Rest::Awake, _) if within(WAKE) => thread::yield_now(),
             (Rest::Asleep(_), _) if within(NEAR) => thread::yield_now(),
             (Rest::Awake, _) => thread::sleep(SLEEP),

@@ -66,7 +66,7 @@ impl Shares {
     }
 
     /// Returns the scaled `txBytes` and queue for a frame that starts to leave, with `queue` bytes queued behind it in its class.
-    pub(crate) fn told(&mut self, now: Instant, class: ClassId, queue: u64) -> (u64, u64) {
+    pub(crate) fn reported(&mut self, now: Instant, class: ClassId, queue: u64) -> (u64, u64) {
         self.roll(now);
         let class = index(class);
         let scaled = u128::from(queue) * u128::from(self.rate.as_bps()) / u128::from(self.of(class));
@@ -118,11 +118,11 @@ mod tests {
                 shares.left(now, class, gbps * 125);
             }
             if micros == 50 {
-                middle = classes.map(|class| shares.told(now, class, 0).0);
+                middle = classes.map(|class| shares.reported(now, class, 0).0);
             }
         }
         let now = Instant::from_nanos(100_000);
-        let end = classes.map(|class| shares.told(now, class, 0).0);
+        let end = classes.map(|class| shares.reported(now, class, 0).0);
         [0, 1].map(|class| (end[class] - middle[class]) as f64 * 8.0 / 50_000.0 / 100.0)
     }
 
@@ -141,7 +141,7 @@ mod tests {
         assert!((held - 5.0 / 75.0).abs() < 0.01 && (hog - 1.0).abs() < 0.02, "{hog} {held}");
         let mut shares = shares();
         carries(&mut shares, [95, 5]);
-        let (_, queue) = shares.told(Instant::from_nanos(100_000), ClassId::Second, 7500);
+        let (_, queue) = shares.reported(Instant::from_nanos(100_000), ClassId::Second, 7500);
         assert_eq!(queue, 10_000, "a queue takes as long to drain as this one before the whole link");
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::classes::SecondClass;
 use crate::counters::PortCounters;
-use crate::direct::{Direct, Told};
+use crate::direct::{Direct, DirectResponder};
 use crate::egress::{Egress, Refused, Snapshot};
 use crate::fault::{FaultConfig, FaultLine, copy_of};
 use crate::load::LoadMeter;
@@ -130,7 +130,7 @@ struct Port<B> {
     /// `None` without faults and rules.
     link: Option<FaultLine<B>>,
     marker: Marker,
-    told: Option<Told>,
+    responder: Option<DirectResponder>,
     tell_sojourn: bool,
     numbers: Numbers,
     catch_up: Duration,
@@ -375,12 +375,14 @@ impl<B: PacketBuf> Switch<B> {
         alloc: &mut impl FnMut(PortId) -> Option<B>,
     ) {
         let port = &mut self.ports[usize::from(to.0)];
-        let (Some(told), Some(load)) = (&mut port.told, &port.load) else { return };
+        let (Some(responder), Some(load)) = (&mut port.responder, &port.load) else { return };
         let waiting = port.egress.waiting_in(port.egress.class_of(frame));
-        let Some(asks) = told.asks(self.now, frame, waiting) else { return };
+        let Some(subscription) = responder.subscription(self.now, frame, waiting) else { return };
         let Some(mut answer) = alloc(from) else { return };
         answer.set_len(answer.capacity());
-        let Some(length) = told.answer(self.now, &asks, (load, waiting), &mut answer) else { return };
+        let Some(length) = responder.answer(self.now, &subscription, (load, waiting), &mut answer) else {
+            return;
+        };
         answer.set_len(length);
         port.counters.direct_responses += 1;
         self.enqueue(from, answer);
@@ -445,7 +447,7 @@ impl<B: PacketBuf> Port<B> {
             link: (faults.any() || rules.clone().next().is_some())
                 .then(|| FaultLine::new(faults).with_rules(rules.cloned())),
             marker: Marker::new(config.red, config.ecn_threshold, !seed),
-            told: config.direct.map(|direct| Told::new(direct, switch.numbers)),
+            responder: config.direct.map(|direct| DirectResponder::new(direct, switch.numbers)),
             tell_sojourn: config.tell_sojourn,
             numbers: switch.numbers,
             catch_up: config.catch_up,
@@ -467,8 +469,8 @@ impl<B: PacketBuf> Port<B> {
                 port: *place,
                 rate,
                 time: at.time.as_nanos(),
-                tx_bytes: at.told.0,
-                queue: if *tell_sojourn { rate.bytes_in(at.sojourn) } else { at.told.1 },
+                tx_bytes: at.reported.0,
+                queue: if *tell_sojourn { rate.bytes_in(at.sojourn) } else { at.reported.1 },
                 sojourn: at.sojourn.as_nanos() as u64,
                 load,
             };

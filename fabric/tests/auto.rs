@@ -88,7 +88,7 @@ fn marks_alone_keep_the_link_busy() {
     let step = Red { from: 20_000, to: 20_000, most: Probability::ALWAYS };
     let slope = Red { from: 100_000, to: 400_000, most: Probability::new(0.2).unwrap() };
     let slow = Rate::from_gbps(30);
-    for (deaf, line, red, counts) in [
+    for (drop_vendor_opcodes, line, red, counts) in [
         (true, LINE, step, &[1, 2, 4, 16][..]),
         (true, LINE, slope, &[1, 2, 4, 16]),
         (false, slow, step, &[1, 2, 4]),
@@ -96,7 +96,7 @@ fn marks_alone_keep_the_link_busy() {
         for &flows in counts {
             let star = star(flows, line, 100_000_000 / u64::from(flows), auto(line));
             let sampling = Sampling { every: Duration::from_micros(10), host: flows, flows: flows as usize };
-            let setup = Setup { sampling: Some(sampling), deaf, red: Some(red), ..star };
+            let setup = Setup { sampling: Some(sampling), drop_vendor_opcodes, red: Some(red), ..star };
             let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
             let (first, _) = ends(&outcome);
             let (busy, ..) = window(&outcome.series, Duration::from_millis(1), first).unwrap();

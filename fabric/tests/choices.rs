@@ -224,9 +224,9 @@ fn direct_responses_of_a_congested_switch_shorten_the_queue() {
         let (_, _, [mean, ..]) = window(&outcome.series, times[0], times[1]).unwrap();
         println!(
             "subscribed {subscribe}, above {threshold} B: told {} times, {mean:.0} B wait",
-            outcome.told
+            outcome.direct_responses
         );
-        (outcome.told, mean)
+        (outcome.direct_responses, mean)
     };
     let (told, short) = queue(true, 20_000);
     let (nobody, long) = queue(false, 20_000);

@@ -84,13 +84,13 @@ fn forged_reports_of_a_receiver_keep_rates_in_bounds() {
         let congestion = Congestion { in_band: EVERY, ..Congestion::new(algorithm) };
         // Flows with such reports do not finish.
         let limit = Duration::from_millis(200);
-        let setup = Setup { lie: Probability::ALWAYS, limit, ..incast(2, congestion) };
+        let setup = Setup { forgery: Probability::ALWAYS, limit, ..incast(2, congestion) };
         let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
         let paces: Vec<u64> =
             outcome.series.iter().flat_map(|row| &row.rates).copied().filter(|rate| *rate > 0).collect();
         let (least, most) = (paces.iter().min().unwrap(), paces.iter().max().unwrap());
-        println!("{}: {} lies, pace {least} to {most}", algorithm.name(), outcome.lied);
-        assert!(outcome.lied > 50, "{}", outcome.lied);
+        println!("{}: {} forged reports, pace {least} to {most}", algorithm.name(), outcome.forged);
+        assert!(outcome.forged > 50, "{}", outcome.forged);
         assert!(*least >= LINE.as_bps() / 1000 && *most <= LINE.as_bps(), "{least} to {most}");
         assert!(*least < LINE.as_bps() / 4, "the forged reports had no effect: {least}");
     }
@@ -103,8 +103,8 @@ fn with_a_key_unsealed_feedback_is_ignored() {
         feedback_key: Some(FeedbackKey([7; 16])),
         ..Congestion::new(CongestionAlgorithm::Hpcc(config()))
     };
-    let outcome = outcome(&Setup { lie: Probability::new(0.5).unwrap(), ..incast(2, congestion) });
-    assert!(outcome.lied > 1000, "{}", outcome.lied);
+    let outcome = outcome(&Setup { forgery: Probability::new(0.5).unwrap(), ..incast(2, congestion) });
+    assert!(outcome.forged > 1000, "{}", outcome.forged);
     let (busy, p99) = settled("half of the answers forged", &outcome);
     assert!(busy >= 9.0 && p99 <= 3.0, "{busy} Gb/s, {p99} packets");
 }
@@ -113,14 +113,16 @@ fn with_a_key_unsealed_feedback_is_ignored() {
 /// marks shorten the queue. At the line rate, the four flows' windows fill it for good.
 #[test]
 fn hpcc_rx_without_telemetry_uses_marks() {
-    for (name, deaf, line) in [("deaf peer", true, LINE), ("no code", false, Rate::from_gbps(30))] {
+    for (name, drop_vendor_opcodes, line) in
+        [("deaf peer", true, LINE), ("no code", false, Rate::from_gbps(30))]
+    {
         let config = HpccConfig { line_rate: line, ..config() };
         let congestion = CongestionAlgorithm::HpccReceiver(config);
         let window = config.initial_window() as f64;
         let red = Red { from: 200_000, to: 200_000, most: Probability::ALWAYS };
         let incast = incast(4, Congestion { in_band: EVERY, ..Congestion::new(congestion) });
         let topology = Topology::star(5, line, HOP);
-        let outcome = outcome(&Setup { topology, deaf, red: Some(red), ..incast });
+        let outcome = outcome(&Setup { topology, drop_vendor_opcodes, red: Some(red), ..incast });
         let (busy, _, [_, _, p99, _]) =
             self::window(&outcome.series, Duration::from_millis(5), Duration::from_millis(9)).unwrap();
         println!("{name}: {busy:.1} Gb/s, queue p99 {p99:.0} B, {} marked", outcome.marked);
@@ -136,10 +138,10 @@ fn auto_selects_dcqcn_if_the_peer_answers_no_probes() {
     let auto = Congestion { upgrade, ..Congestion::new(fallback) }.probing(Some(RTT));
     // The limits are for 100 Gb/s; a tenth of them applies here.
     let red = Red { from: 400_000, to: 1_600_000, most: Probability::new(0.2).unwrap() };
-    let outcome = outcome(&Setup { deaf: true, red: Some(red), ..incast(2, auto) });
+    let outcome = outcome(&Setup { drop_vendor_opcodes: true, red: Some(red), ..incast(2, auto) });
     let slowest = outcome.series.iter().flat_map(|row| &row.rates).filter(|rate| **rate > 0).min().unwrap();
-    println!("{} probes unheard, {} marked, slowest {slowest}", outcome.unheard, outcome.marked);
+    println!("{} probes dropped, {} marked, slowest {slowest}", outcome.vendor_opcodes, outcome.marked);
     // The probes of both hosts; the last probes are far apart.
-    assert!((2 * 8..=2 * 20).contains(&outcome.unheard), "{}", outcome.unheard);
+    assert!((2 * 8..=2 * 20).contains(&outcome.vendor_opcodes), "{}", outcome.vendor_opcodes);
     assert!(outcome.marked > 0 && *slowest < LINE.as_bps() * 3 / 4, "{} {slowest}", outcome.marked);
 }

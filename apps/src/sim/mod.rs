@@ -309,7 +309,7 @@ fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failur
         outcome.lost,
         outcome.retransmitted,
         outcome.marked,
-        outcome.told,
+        outcome.direct_responses,
         outcome.pauses,
         outcome.paused.as_nanos() as f64 / 1e3
     )?;

@@ -145,7 +145,7 @@ pub fn summary(scenario: &Scenario, outcome: &Outcome, rows: &[SizeRow], cost: C
         "lost": outcome.lost,
         "faults": outcome.faults,
         "marked": outcome.marked,
-        "direct_responses": outcome.told,
+        "direct_responses": outcome.direct_responses,
         "pauses": outcome.pauses,
         "packets": outcome.packets,
         "events": outcome.events,

@@ -53,11 +53,11 @@ pub(super) struct Text {
     #[serde(default)]
     linux_ioam: bool,
     /// The probability that a host forges a path report.
-    #[serde(default)]
-    lie: f64,
+    #[serde(default, rename = "lie")]
+    forgery: f64,
     /// Hosts do not support Ferroce's own opcodes, such as those of probes.
-    #[serde(default)]
-    deaf: bool,
+    #[serde(default, rename = "deaf")]
+    drop_vendor_opcodes: bool,
     sample: Option<String>,
     /// The ports of the series, each as two nodes.
     #[serde(default)]
@@ -399,8 +399,8 @@ fn settings(keys: &Text, ecn: Option<EcnText>, setup: Setup) -> Result<Setup, Mi
         linux_ioam: keys.linux_ioam,
         requests: keys.requests.as_ref().map_or(Requests::WRITES, RequestsText::requests),
         loss: share("loss", keys.loss)?,
-        lie: share("lie", keys.lie)?,
-        deaf: keys.deaf,
+        forgery: share("lie", keys.forgery)?,
+        drop_vendor_opcodes: keys.drop_vendor_opcodes,
         buffer: keys.buffer,
         pfc: keys.pfc.then(Pfc::default),
         sampling,
@@ -414,7 +414,7 @@ fn settings(keys: &Text, ecn: Option<EcnText>, setup: Setup) -> Result<Setup, Mi
 fn warnings(name: &str, congestion: &Congestion, is_marked: bool, rates: Option<Vec<Rate>>) -> Vec<String> {
     let unmarked = (!is_marked && congestion.algorithm.wants_ecn()).then(|| unmarked(name, congestion));
     let rates = rates.filter(|_| has_speed_codes(congestion)).map(units::without_code).unwrap_or_default();
-    unmarked.into_iter().chain(rates.into_iter().map(|rate| untold(name, rate))).collect()
+    unmarked.into_iter().chain(rates.into_iter().map(|rate| without_telemetry(name, rate))).collect()
 }
 
 fn unmarked(name: &str, congestion: &Congestion) -> String {
@@ -431,7 +431,7 @@ const fn has_speed_codes(congestion: &Congestion) -> bool {
 }
 
 /// Returns a warning for a rate at which switches write no telemetry.
-fn untold(name: &str, rate: Rate) -> String {
+fn without_telemetry(name: &str, rate: Rate) -> String {
     format!(
         "{name}: rate {}: HPCC INT and IFA cannot express it, so switches write no telemetry there; use one of {}",
         units::rate_text(rate),

@@ -199,8 +199,8 @@ fn port_config(args: &Args, port: &PortSpec) -> PortConfig {
             duplicate: faults.duplicate,
             reorder: faults.reorder,
             flip: faults.flip,
-            lie: faults.lie,
-            deaf: faults.deaf,
+            forgery: faults.lie,
+            drop_vendor_opcodes: faults.deaf,
             delay: faults.delay,
             seed: faults.seed,
             ..FaultConfig::default()

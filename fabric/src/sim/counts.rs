@@ -7,9 +7,9 @@ pub(super) struct Counts {
     pub(super) dropped: u64,
     pub(super) lost: u64,
     pub(super) marked: u64,
-    pub(super) told: u64,
-    pub(super) lied: u64,
-    pub(super) unheard: u64,
+    pub(super) direct_responses: u64,
+    pub(super) forged: u64,
+    pub(super) vendor_opcodes: u64,
     pub(super) pauses: u64,
     pub(super) paused: u64,
     pub(super) queue_max: u64,
@@ -23,9 +23,9 @@ impl Counts {
         self.dropped += other.dropped;
         self.lost += other.lost;
         self.marked += other.marked;
-        self.told += other.told;
-        self.lied += other.lied;
-        self.unheard += other.unheard;
+        self.direct_responses += other.direct_responses;
+        self.forged += other.forged;
+        self.vendor_opcodes += other.vendor_opcodes;
         self.pauses += other.pauses;
         self.paused += other.paused;
         self.queue_max = self.queue_max.max(other.queue_max);

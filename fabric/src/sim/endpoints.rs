@@ -1,10 +1,10 @@
 //! Hosts as endpoints, each behind a NIC that sends one frame at a time.
 
-use super::card::{Card, Ended, Link};
 use super::engine::{Hosts, Progress};
 use super::event::Event;
 use super::frame::Frame;
 use super::network::Network as AnyNetwork;
+use super::nic::{Ended, Link, Nic};
 use super::setup::{Application, Requests, Setup, SetupError, Verb};
 use cc::{Instant, Rate};
 use roce::qp::CompletionStatus;
@@ -41,7 +41,7 @@ struct Consumer {
 pub(super) struct Endpoints<'a> {
     setup: &'a Setup,
     mtu: Mtu,
-    cards: Vec<Card>,
+    nics: Vec<Nic>,
     applications: HashMap<u32, Consumer>,
     flows: Vec<Flow>,
     room: usize,
@@ -53,7 +53,7 @@ const fn picos(instant: Instant) -> u64 {
 }
 
 impl<'a> Hosts<'a> for Endpoints<'a> {
-    type Parcel = Frame;
+    type Packet = Frame;
 
     fn new(setup: &'a Setup) -> Result<Self, SetupError> {
         let mtu = setup.mtu()?;
@@ -62,8 +62,8 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             ends[flow.source as usize] += 1;
             ends[flow.destination as usize] += 1;
         }
-        let card = |(number, &flows): (usize, &u32)| {
-            Card::new(number as u32, setup.cores, flows, setup.requests.depth, setup.seed)
+        let nic = |(number, &flows): (usize, &u32)| {
+            Nic::new(number as u32, setup.cores, flows, setup.requests.depth, setup.seed)
                 .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
         };
         let consumer = |application: &Application| {
@@ -74,7 +74,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         Ok(Self {
             setup,
             mtu,
-            cards: ends.iter().enumerate().map(card).collect::<Result<_, _>>()?,
+            nics: ends.iter().enumerate().map(nic).collect::<Result<_, _>>()?,
             applications: setup.applications.iter().map(consumer).collect(),
             flows: setup.flows.iter().map(|_| Flow::Waits).collect(),
             room: mtu.bytes() as usize + MAX_OVERHEAD + telemetry,
@@ -95,11 +95,11 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 
     fn serve(&mut self, network: &mut Network<'a>, host: u32) {
         let instant = network.instant();
-        let cores = &mut self.cards[host as usize].cores;
+        let cores = &mut self.nics[host as usize].cores;
         if cores.poll_timeout().is_some_and(|at| at <= instant) {
             cores.on_timeout(instant);
         }
-        while let Some(ended) = self.cards[host as usize].ended() {
+        while let Some(ended) = self.nics[host as usize].ended() {
             self.ended(network, &ended);
         }
         if network.ports[host as usize].is_stopped() {
@@ -108,27 +108,27 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         if !network.is_free(host) {
             return;
         }
-        let place = network.parcels.take();
-        let frame = network.parcels.get_mut(place);
-        let card = &mut self.cards[host as usize];
-        match card.cores.poll_transmit(instant, &card.memory, frame.room(self.room)) {
+        let place = network.packets.take();
+        let frame = network.packets.get_mut(place);
+        let nic = &mut self.nics[host as usize];
+        match nic.cores.poll_transmit(instant, &nic.memory, frame.room(self.room)) {
             Some(length) => {
                 frame.written(length);
                 let at = network.transmit(host, place);
                 network.look(host, at);
             }
             None => {
-                network.parcels.give_back(place);
+                network.packets.give_back(place);
                 self.sleep(network, host);
             }
         }
     }
 
     fn receive(&mut self, network: &mut Network<'a>, host: u32, packet: u32) {
-        let card = &mut self.cards[host as usize];
+        let nic = &mut self.nics[host as usize];
         // The endpoint counts the frames that it drops.
-        let _ = card.cores.on_frame(network.instant(), &mut card.memory, network.parcels.get(packet));
-        network.parcels.give_back(packet);
+        let _ = nic.cores.on_frame(network.instant(), &mut nic.memory, network.packets.get(packet));
+        network.packets.give_back(packet);
         self.serve(network, host);
     }
 
@@ -147,7 +147,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             Flow::Ended => return Progress { rate: 0, acked: spec.bytes },
             Flow::Runs(running) => running,
         };
-        let Some(report) = self.cards[spec.source as usize].report(running.source) else {
+        let Some(report) = self.nics[spec.source as usize].report(running.source) else {
             return Progress::default();
         };
         // PSNs start at 0. With 1 KiB packets they wrap after 16 GiB.
@@ -162,12 +162,12 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         else {
             return "it does not run".into();
         };
-        let source = self.cards[spec.source as usize].report(running.source);
+        let source = self.nics[spec.source as usize].report(running.source);
         let left = running.posted.len();
         format!(
             "{left} requests have not ended and {} bytes were not posted; {source:?}, {:?}",
             running.unposted,
-            self.cards[spec.destination as usize].report(running.destination)
+            self.nics[spec.destination as usize].report(running.destination)
         )
     }
 
@@ -184,19 +184,19 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
 
     fn memory() -> [usize; 2] {
         let flow = size_of::<Flow>() + 2 * Endpoint::QP_BYTES;
-        [flow, size_of::<Card>() + size_of::<super::port::Port>()]
+        [flow, size_of::<Nic>() + size_of::<super::port::Port>()]
     }
 }
 
 impl<'a> Endpoints<'a> {
     fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
-        self.cards.iter().flat_map(|card| card.cores.iter())
+        self.nics.iter().flat_map(|nic| nic.cores.iter())
     }
 
     fn connect(&mut self, now: Instant, flow: u32) -> Result<Running, String> {
         let spec = &self.setup.flows[flow as usize];
         let ends = [spec.source as usize, spec.destination as usize];
-        let Ok([a, b]) = self.cards.get_disjoint_mut(ends) else {
+        let Ok([a, b]) = self.nics.get_disjoint_mut(ends) else {
             return Err("a flow has two hosts".into());
         };
         let Requests { verb, depth, selective_repeat, .. } = self.setup.requests;
@@ -221,10 +221,10 @@ impl<'a> Endpoints<'a> {
 
     fn post(&mut self, running: &mut Running, now: Instant, flow: u32) -> Result<(), String> {
         let spec = &self.setup.flows[flow as usize];
-        let region = self.cards[spec.destination as usize].region();
+        let region = self.nics[spec.destination as usize].region();
         let Requests { verb, bytes, .. } = self.setup.requests;
         let bytes = running.unposted.min(bytes.into());
-        self.cards[spec.source as usize].post(now, running.source, flow, (verb, bytes as u32), region)?;
+        self.nics[spec.source as usize].post(now, running.source, flow, (verb, bytes as u32), region)?;
         running.unposted -= bytes;
         running.posted.push_back(picos(now));
         Ok(())
@@ -269,7 +269,7 @@ impl<'a> Endpoints<'a> {
     fn post_receive(&mut self, network: &mut Network<'a>, flow: u32) {
         let Flow::Runs(running) = &self.flows[flow as usize] else { return };
         let host = self.setup.flows[flow as usize].destination;
-        let posted = self.cards[host as usize].receive(running.destination, flow);
+        let posted = self.nics[host as usize].receive(running.destination, flow);
         if let Err(why) = posted {
             network.failed = Some((flow, why));
         }
@@ -279,7 +279,7 @@ impl<'a> Endpoints<'a> {
         let spec = &self.setup.flows[flow as usize];
         let Flow::Runs(running) = mem::replace(&mut self.flows[flow as usize], Flow::Ended) else { return };
         for (host, qpn) in [(spec.source, running.source), (spec.destination, running.destination)] {
-            let core = self.cards[host as usize].cores.of_mut(qpn);
+            let core = self.nics[host as usize].cores.of_mut(qpn);
             let gone = core.destroy_qp(network.instant(), qpn);
             debug_assert!(gone.is_ok(), "a queue pair of a running flow: {gone:?}");
         }
@@ -287,7 +287,7 @@ impl<'a> Endpoints<'a> {
     }
 
     fn sleep(&mut self, network: &mut Network<'a>, host: u32) {
-        if let Some(at) = self.cards[host as usize].cores.poll_timeout() {
+        if let Some(at) = self.nics[host as usize].cores.poll_timeout() {
             network.look(host, picos(at).max(network.now + 1));
         }
     }

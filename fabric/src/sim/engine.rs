@@ -5,7 +5,7 @@ use super::exchange::{Exchange, State};
 use super::measure::{PortRow, Row, Series};
 use super::network::{EXPIRE, Network, picos};
 use super::outcome::Outcome;
-use super::parcel::Parcel;
+use super::packet_pool::LinkPacket;
 use super::partition::Partition;
 use super::setup::{Hosts as Kind, Setup, SetupError};
 use cc::Rate;
@@ -26,17 +26,17 @@ pub(super) struct Progress {
 
 /// All hosts, as endpoints or as a model. A host's port has the host's number.
 pub(super) trait Hosts<'a>: Sized {
-    type Parcel: Parcel;
+    type Packet: LinkPacket;
     fn new(setup: &'a Setup) -> Result<Self, SetupError>;
     /// Returns whether switches write telemetry into packets.
     fn is_stamped(setup: &Setup) -> bool;
-    fn start(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
+    fn start(&mut self, network: &mut Network<'a, Self::Packet>, flow: u32);
     /// Runs a host's timers, and sends the packets that may leave now.
-    fn serve(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32);
-    fn receive(&mut self, network: &mut Network<'a, Self::Parcel>, host: u32, packet: u32);
-    fn timer(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
+    fn serve(&mut self, network: &mut Network<'a, Self::Packet>, host: u32);
+    fn receive(&mut self, network: &mut Network<'a, Self::Packet>, host: u32, packet: u32);
+    fn timer(&mut self, network: &mut Network<'a, Self::Packet>, flow: u32);
     /// Handles a drop of a packet of the flow, `EXPIRE` after the drop.
-    fn expire(&mut self, network: &mut Network<'a, Self::Parcel>, flow: u32);
+    fn expire(&mut self, network: &mut Network<'a, Self::Packet>, flow: u32);
     /// Returns the progress of a flow; none if its source is a host of another thread.
     fn progress(&self, flow: u32) -> Progress;
     fn state(&self, flow: u32) -> String;
@@ -58,7 +58,7 @@ pub(super) fn run<'a, H: Hosts<'a> + Send>(
     watch: &mut dyn FnMut(usize, u64, u64),
 ) -> Result<Outcome, SetupError>
 where
-    H::Parcel: Send,
+    H::Packet: Send,
 {
     let partition = Partition::new(&setup.topology, if may_divide(setup) { threads } else { 1 });
     let exchange = Exchange::new(partition.count);
@@ -140,7 +140,7 @@ fn silence<'a, H: Hosts<'a>>(
 
 /// Part of a run: the nodes of one thread.
 struct Engine<'a, H: Hosts<'a>> {
-    network: Network<'a, H::Parcel>,
+    network: Network<'a, H::Packet>,
     hosts: H,
     series: Series,
 }
@@ -149,7 +149,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
     /// Runs all events window by window, until all flows of all threads have ended.
     fn run(
         &mut self,
-        exchange: &Exchange<H::Parcel>,
+        exchange: &Exchange<H::Packet>,
         watch: &mut dyn FnMut(usize, u64, u64),
     ) -> Result<End, SetupError> {
         let setup = self.network.setup;
@@ -211,19 +211,19 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
 
     /// Adds the part of another thread.
     fn add(&mut self, other: Self) {
-        let Network { finished, counts, trace, parcels, queues, latencies, .. } = other.network;
+        let Network { finished, counts, trace, packets, queues, latencies, .. } = other.network;
         self.network.finished.extend(finished);
         self.network.counts.add(&counts);
         self.network.trace = self.network.trace.wrapping_add(trace);
         self.network.queues.add(&queues);
         self.network.latencies.extend(latencies);
-        self.network.parcels.add(parcels);
+        self.network.packets.add(packets);
         self.series.iter_mut().zip(&other.series).for_each(|(row, more)| row.add(more));
         self.hosts.add(&other.hosts);
     }
 
     fn outcome(self, end: u64) -> Outcome {
-        let Network { mut finished, counts, trace, ports, parcels, queues, latencies, .. } = self.network;
+        let Network { mut finished, counts, trace, ports, packets, queues, latencies, .. } = self.network;
         let mut faults = Vec::new();
         let scripts = ports.iter().filter_map(|port| port.script.as_ref());
         scripts.for_each(|script| script.count(&mut faults));
@@ -241,14 +241,14 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             lost: counts.lost,
             dropped: counts.dropped,
             marked: counts.marked,
-            told: counts.told,
-            lied: counts.lied,
-            unheard: counts.unheard,
+            direct_responses: counts.direct_responses,
+            forged: counts.forged,
+            vendor_opcodes: counts.vendor_opcodes,
             faults,
             pauses: counts.pauses,
             paused: Duration::from_nanos(counts.paused / 1000),
             series: self.series,
-            packets_most: parcels.most(),
+            packets_most: packets.most(),
             memory: H::memory(),
             queues,
         }

@@ -1,7 +1,7 @@
 //! Scripted faults of links in a simulation, with the rules of a [`FaultLine`](crate::FaultLine). Packets of model hosts have a length and no
 //! headers, so rules for them are about ports, times, lengths and counts.
 
-use super::parcel::Parcel;
+use super::packet_pool::LinkPacket;
 use crate::RuleReport;
 use crate::fault::corrupt;
 use crate::random::Random;
@@ -58,7 +58,7 @@ impl PortScript {
     }
 
     /// Applies the script to a packet that leaves at `now`, and would arrive at `due`.
-    pub(super) fn judge<P: Parcel>(&mut self, now: Instant, due: Instant, packet: &mut P) -> Departure {
+    pub(super) fn judge<P: LinkPacket>(&mut self, now: Instant, due: Instant, packet: &mut P) -> Departure {
         let size = packet.size() as usize;
         let frame = packet.frame().map(|frame| &*frame);
         let length = frame.map_or(size, <[u8]>::len);

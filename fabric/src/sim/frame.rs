@@ -1,12 +1,12 @@
 //! Frames in wire format on simulated links.
 
-use super::card::Card;
-use super::parcel::Parcel;
+use super::nic::Nic;
+use super::packet_pool::LinkPacket;
 use super::port::mix;
 use super::setup::Setup;
 use crate::classes::ClassId;
-use crate::direct::Told;
-use crate::lie::{lie, only_ferroce_knows};
+use crate::direct::DirectResponder;
+use crate::forgery::{forge, has_vendor_opcode};
 use crate::load::LoadMeter;
 use crate::random::Random;
 use crate::switch::write;
@@ -63,7 +63,7 @@ impl Frame {
 
     pub(super) fn written(&mut self, length: usize) {
         self.length = length;
-        self.destination = Card::addressed(self);
+        self.destination = Nic::addressed(self);
         self.hash = five_tuple(&self.bytes[..length]);
     }
 }
@@ -99,7 +99,7 @@ fn five_tuple(frame: &[u8]) -> u64 {
     mix(source << 32 | destination) ^ mix(port)
 }
 
-impl Parcel for Frame {
+impl LinkPacket for Frame {
     const IS_IN_ORDER: bool = true;
 
     fn frame(&mut self) -> Option<&mut [u8]> {
@@ -143,26 +143,37 @@ impl Parcel for Frame {
         }
     }
 
-    fn only_ferroce_knows(&self) -> bool {
-        only_ferroce_knows(self)
+    fn has_vendor_opcode(&self) -> bool {
+        has_vendor_opcode(self)
     }
 
-    fn lie(&mut self, random: &mut Random) -> bool {
-        lie(self, random)
+    fn forge(&mut self, random: &mut Random) -> bool {
+        forge(self, random)
     }
 
-    fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription> {
-        told.asks(now, self, waiting)
+    fn subscription(
+        &self,
+        responder: &mut DirectResponder,
+        now: Instant,
+        waiting: u64,
+    ) -> Option<Subscription> {
+        responder.subscription(now, self, waiting)
     }
 
-    fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool {
+    fn answer(
+        &mut self,
+        responder: &DirectResponder,
+        now: Instant,
+        subscription: &Subscription,
+        load: (&LoadMeter, u64),
+    ) -> bool {
         let room = self.room(MAX_OVERHEAD + MAX_FEEDBACK);
-        let Some(length) = told.answer(now, asks, load, room) else { return false };
+        let Some(length) = responder.answer(now, subscription, load, room) else { return false };
         self.written(length);
         true
     }
 
-    fn bereaved(&self) -> Option<u32> {
+    fn expiring_flow(&self) -> Option<u32> {
         None
     }
 

@@ -3,11 +3,11 @@
 use super::change::LinkChange;
 use super::event::Event;
 use super::network::Network;
-use super::parcel::Parcel;
+use super::packet_pool::LinkPacket;
 use super::port::{Routes, Waiting, ends};
 use crate::classes::Queued;
 
-impl<P: Parcel> Network<'_, P> {
+impl<P: LinkPacket> Network<'_, P> {
     /// Applies a change of the setup; returns the ports of the links that change.
     #[cold]
     pub(super) fn change(&mut self, number: u32) -> Vec<u32> {
@@ -60,9 +60,9 @@ impl<P: Parcel> Network<'_, P> {
         while let Some((_, Queued { buf: Waiting { packet, size }, .. })) =
             self.ports[port as usize].queue.take(instant)
         {
-            let ingress = self.parcels.ingress(packet);
+            let ingress = self.packets.ingress(packet);
             if self.leaves(switch, port, ingress, size) {
-                self.tell_pause(ingress, false);
+                self.send_pause(ingress, false);
             }
             self.drop_packet(packet);
         }

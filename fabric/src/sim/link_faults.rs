@@ -3,26 +3,26 @@
 use super::event::Event;
 use super::faults::{Departure, HOLD, HeldPacket};
 use super::network::Network;
-use super::parcel::Parcel;
+use super::packet_pool::LinkPacket;
 use cc::Instant;
 
-impl<P: Parcel> Network<'_, P> {
+impl<P: LinkPacket> Network<'_, P> {
     /// Schedules the arrival of a packet at `at`, or what the script of the port makes of it.
     #[cold]
     pub(super) fn transmit_by_script(&mut self, port: u32, packet: u32, at: u64) {
         let (now, due) = (self.instant(), Instant::from_nanos(at / 1000));
         let place = &mut self.ports[port as usize];
         let peer = place.peer;
-        let parcel = self.parcels.get_mut(packet);
-        match place.script.as_mut().map_or(Departure::Usual, |script| script.judge(now, due, parcel)) {
+        let content = self.packets.get_mut(packet);
+        match place.script.as_mut().map_or(Departure::Usual, |script| script.judge(now, due, content)) {
             Departure::Usual => {}
             Departure::Lost => {
                 self.counts.lost += 1;
                 return self.lose(packet);
             }
             Departure::Twice => {
-                let copy = self.parcels.take();
-                *self.parcels.get_mut(copy) = self.parcels.get(packet).clone();
+                let copy = self.packets.take();
+                *self.packets.get_mut(copy) = self.packets.get(packet).clone();
                 self.push(at + 1, Event::Arrive { port: peer, packet: copy });
             }
             Departure::NotBefore(time) => {

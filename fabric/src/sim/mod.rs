@@ -6,7 +6,6 @@
 //! Events are ordered by time (ps), then by when and by what they are, and all random numbers come from one seed. Equal runs therefore
 //! have equal outcomes, trace included, in every build and on any number of threads.
 
-mod card;
 mod change;
 mod collective;
 mod cores;
@@ -23,9 +22,10 @@ mod link_faults;
 mod measure;
 mod model;
 mod network;
+mod nic;
 mod outcome;
 mod packet;
-mod parcel;
+mod packet_pool;
 mod partition;
 mod port;
 mod setup;

@@ -38,7 +38,7 @@ fn count_over(base_rtt: Duration) -> Duration {
 }
 
 impl<'a> Hosts<'a> for Model<'a> {
-    type Parcel = Packet;
+    type Packet = Packet;
 
     fn new(setup: &'a Setup) -> Result<Self, SetupError> {
         Ok(Self {
@@ -93,8 +93,8 @@ impl<'a> Hosts<'a> for Model<'a> {
             let packet = Packet { flow, size, payload, seq, sent, is_restart, ..Packet::default() };
             sender.sent(network.now, payload, size, self.setup);
             self.hosts[host as usize].turn = place;
-            let place = network.parcels.take();
-            *network.parcels.get_mut(place) = packet;
+            let place = network.packets.take();
+            *network.packets.get_mut(place) = packet;
             let at = network.transmit(host, place);
             return network.look(host, at);
         }
@@ -104,18 +104,18 @@ impl<'a> Hosts<'a> for Model<'a> {
     }
 
     fn receive(&mut self, network: &mut Network<'a>, host: u32, packet: u32) {
-        if network.parcels.get(packet).is_ack {
-            let ack = *network.parcels.get(packet);
-            network.parcels.give_back(packet);
+        if network.packets.get(packet).is_ack {
+            let ack = *network.packets.get(packet);
+            network.packets.give_back(packet);
             return self.acknowledged(network, &ack);
         }
-        let Packet { flow, seq, payload, is_restart, .. } = *network.parcels.get(packet);
+        let Packet { flow, seq, payload, is_restart, .. } = *network.packets.get(packet);
         let state = &mut self.flows[flow as usize];
         state.gap_told &= !is_restart;
         let is_gap = seq > state.expected;
         if is_gap && std::mem::replace(&mut state.gap_told, true) {
             // The NAK was sent; everything after the gap will be sent again.
-            return network.parcels.give_back(packet);
+            return network.packets.give_back(packet);
         }
         if seq == state.expected {
             state.expected += u64::from(payload);
@@ -127,7 +127,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         incoming.on_packet(now, self.count_over, &mut self.marks[flow as usize]);
         let flows = incoming.count().get();
         let size = self.setup.acknowledgement();
-        let answer = network.parcels.get_mut(packet);
+        let answer = network.packets.get_mut(packet);
         (answer.is_ack, answer.is_nak, answer.size) = (true, is_gap, size);
         (answer.seq, answer.payload, answer.flows) = (expected, 0, flows);
         self.hosts[host as usize].acknowledgements.push_back(packet);

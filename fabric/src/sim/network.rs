@@ -5,7 +5,7 @@ use super::event::{Event, Packed};
 use super::exchange::{Exchange, Message, State};
 use super::measure::Queues;
 use super::outcome::Finished;
-use super::parcel::{Parcel, Parcels};
+use super::packet_pool::{LinkPacket, PacketPool};
 use super::partition::Partition;
 use super::port::{NO_PATH, Port, Routes, Waiting, add_scripts, mix, ports, sampled};
 use super::setup::{Dependency, Setup, SetupError};
@@ -78,7 +78,7 @@ pub(super) struct Network<'a, P> {
     /// Order of the event that happens now.
     pub(super) order: u64,
     pub(super) events: Events<Packed>,
-    pub(super) parcels: Parcels<P>,
+    pub(super) packets: PacketPool<P>,
     pub(super) ports: Vec<Port>,
     pub(super) first_ports: Vec<u32>,
     pub(super) routes: Routes,
@@ -113,7 +113,7 @@ pub(super) struct Network<'a, P> {
     dice: Random,
 }
 
-impl<'a, P: Parcel> Network<'a, P> {
+impl<'a, P: LinkPacket> Network<'a, P> {
     /// Creates the network of thread `me`.
     pub(super) fn new(
         setup: &'a Setup,
@@ -163,7 +163,7 @@ impl<'a, P: Parcel> Network<'a, P> {
             scheduled: 0,
             order: 0,
             events,
-            parcels: Parcels::default(),
+            packets: PacketPool::default(),
             ports,
             first_ports,
             routes,
@@ -224,8 +224,8 @@ impl<'a, P: Parcel> Network<'a, P> {
         }
         let (order, mut packet) = (self.order_at(at), None);
         if let Event::Arrive { packet: place, .. } = event {
-            packet = Some(mem::take(self.parcels.get_mut(place)));
-            self.parcels.give_back(place);
+            packet = Some(mem::take(self.packets.get_mut(place)));
+            self.packets.give_back(place);
         }
         self.outgoing[usize::from(owner)].push(Message { at, order, event: Packed::new(event), packet });
     }
@@ -233,9 +233,9 @@ impl<'a, P: Parcel> Network<'a, P> {
     /// Schedules an event that another thread has sent.
     pub(super) fn accept(&mut self, Message { at, order, event, packet }: Message<P>) {
         let event = match (event.unpack(), packet) {
-            (Event::Arrive { port, .. }, Some(parcel)) => {
-                let packet = self.parcels.take();
-                *self.parcels.get_mut(packet) = parcel;
+            (Event::Arrive { port, .. }, Some(content)) => {
+                let packet = self.packets.take();
+                *self.packets.get_mut(packet) = content;
                 Packed::new(Event::Arrive { port, packet })
             }
             _ => event,
@@ -290,7 +290,7 @@ impl<'a, P: Parcel> Network<'a, P> {
 
     /// Sends a packet; returns when the link is free again.
     pub(super) fn transmit(&mut self, port: u32, packet: u32) -> u64 {
-        let size = self.parcels.get(packet).size();
+        let size = self.packets.get(packet).size();
         let whole = self.setup.conventions.whole_nanos;
         let place = &mut self.ports[port as usize];
         place.free_at = self.now + place.serialisation(size, whole);
@@ -300,7 +300,7 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.counts.packets += u64::from(is_host);
         if loss.happens(&mut self.dice) {
             self.counts.lost += 1;
-            self.parcels.give_back(packet);
+            self.packets.give_back(packet);
             return free_at;
         }
         let at = free_at + delay + if is_host { self.detour() } else { 0 };
@@ -331,17 +331,17 @@ impl<'a, P: Parcel> Network<'a, P> {
         let Some((class, Queued { buf: Waiting { packet, size }, ready })) = place.queue.take(instant) else {
             return;
         };
-        let ingress = self.parcels.ingress(packet);
+        let ingress = self.packets.ingress(packet);
         let resumes = self.leaves(switch, port, ingress, size);
-        if self.parcels.get(packet).is_looked_at() {
+        if self.packets.get(packet).is_looked_at() {
             self.mark_and_stamp(switch, port, packet, class, instant.saturating_since(ready));
         }
         if let Some(shares) = &mut self.ports[port as usize].shares {
-            shares.left(instant, class, self.parcels.get(packet).size().into());
+            shares.left(instant, class, self.packets.get(packet).size().into());
         }
         let free_at = self.transmit(port, packet);
         if resumes {
-            self.tell_pause(ingress, false);
+            self.send_pause(ingress, false);
         }
         if self.ports[port as usize].queue.frames() > 0 {
             self.look(port, free_at);
@@ -360,25 +360,26 @@ impl<'a, P: Parcel> Network<'a, P> {
         let time = self.instant();
         let place = &mut self.ports[port as usize];
         let queue = place.queue.bytes(class);
-        let parcel = self.parcels.get_mut(packet);
-        if place.marker.marks(queue) && parcel.mark() {
+        let content = self.packets.get_mut(packet);
+        if place.marker.marks(queue) && content.mark() {
             self.counts.marked += 1;
         }
         if !self.stamps || self.setup.linux_ioam {
             return;
         }
         let tx_bytes = place.tx_bytes;
-        let told = place.shares.as_mut().map_or((tx_bytes, queue), |shares| shares.told(time, class, queue));
-        let at = Snapshot { time, tx_bytes, queue, told, sojourn };
-        let size = u64::from(parcel.size());
+        let reported =
+            place.shares.as_mut().map_or((tx_bytes, queue), |shares| shares.reported(time, class, queue));
+        let at = Snapshot { time, tx_bytes, queue, reported, sojourn };
+        let size = u64::from(content.size());
         let load = place.load.as_mut().map_or_else(Load::default, |load| load.on_departure(&at, size));
-        parcel.stamp(&PortState {
+        content.stamp(&PortState {
             switch: (switch + 1) as u16 & 0xfff,
             port: place.place,
             rate: place.rate,
             time: time.as_nanos(),
-            tx_bytes: told.0,
-            queue: if self.setup.tell_sojourn { place.rate.bytes_in(sojourn) } else { told.1 },
+            tx_bytes: reported.0,
+            queue: if self.setup.tell_sojourn { place.rate.bytes_in(sojourn) } else { reported.1 },
             sojourn: sojourn.as_nanos() as u64,
             load,
         });
@@ -388,7 +389,7 @@ impl<'a, P: Parcel> Network<'a, P> {
     fn stamp_as_linux(&mut self, switch: u32, port: u32, packet: u32, class: ClassId) {
         let time = self.instant().as_nanos();
         let place = &self.ports[port as usize];
-        self.parcels.get_mut(packet).stamp_as_linux(&PortState {
+        self.packets.get_mut(packet).stamp_as_linux(&PortState {
             switch: (switch + 1) as u16 & 0xfff,
             port: place.place,
             rate: place.rate,
@@ -400,19 +401,19 @@ impl<'a, P: Parcel> Network<'a, P> {
         });
     }
 
-    /// Applies the setup's `lie` and `deaf` to a packet from a host. Returns whether to forward it.
+    /// Applies the setup's `forgery` and `drop_vendor_opcodes` to a packet from a host. Returns whether to forward it.
     fn comes_in(&mut self, ingress: u32, packet: u32) -> bool {
         let is_host = || self.ports[self.ports[ingress as usize].peer as usize].switch.is_none();
-        let Setup { lie, deaf, .. } = *self.setup;
-        if (!deaf && lie == Probability::NEVER) || !is_host() {
+        let Setup { forgery, drop_vendor_opcodes, .. } = *self.setup;
+        if (!drop_vendor_opcodes && forgery == Probability::NEVER) || !is_host() {
             return true;
         }
-        if deaf && self.parcels.get(packet).only_ferroce_knows() {
-            self.counts.unheard += 1;
+        if drop_vendor_opcodes && self.packets.get(packet).has_vendor_opcode() {
+            self.counts.vendor_opcodes += 1;
             return false;
         }
-        if lie.happens(&mut self.dice) && self.parcels.get_mut(packet).lie(&mut self.dice) {
-            self.counts.lied += 1;
+        if forgery.happens(&mut self.dice) && self.packets.get_mut(packet).forge(&mut self.dice) {
+            self.counts.forged += 1;
         }
         true
     }
@@ -421,30 +422,30 @@ impl<'a, P: Parcel> Network<'a, P> {
         if self.comes_in(ingress, packet) {
             self.forward(switch, ingress, packet);
         } else {
-            self.parcels.give_back(packet);
+            self.packets.give_back(packet);
         }
     }
 
     fn forward(&mut self, switch: u32, ingress: u32, packet: u32) {
         self.note(ingress, packet);
-        let parcel = self.parcels.get(packet);
-        let size = parcel.size();
-        let (host, hash) = parcel.way(self.setup, &self.hashes);
-        let class = parcel.class(self.setup);
+        let content = self.packets.get(packet);
+        let size = content.size();
+        let (host, hash) = content.way(self.setup, &self.hashes);
+        let class = content.class(self.setup);
         let port = self.routes.port(switch, host, hash);
         if port == NO_PATH {
             return self.drop_packet(packet);
         }
         let inside = (ingress - self.first_ports[switch as usize]) as usize;
-        if let Some(answer) = self.tell(port, packet, class) {
+        if let Some(answer) = self.respond_directly(port, packet, class) {
             self.forward(switch, ingress, answer);
         }
         match self.buffers[switch as usize].take(inside, u64::from(size)) {
             Taken::No => return self.drop_packet(packet),
-            Taken::Pause => self.tell_pause(ingress, true),
+            Taken::Pause => self.send_pause(ingress, true),
             Taken::Yes => {}
         }
-        self.parcels.came_by(packet, ingress);
+        self.packets.came_by(packet, ingress);
         let bytes = self.ports[port as usize].bytes + u64::from(size);
         self.queue_is(port, bytes);
         if self.setup.linux_ioam {
@@ -464,11 +465,11 @@ impl<'a, P: Parcel> Network<'a, P> {
 
     /// Frees a lost packet, and schedules its flow's [`Event::Expire`].
     pub(super) fn lose(&mut self, packet: u32) {
-        if let Some(flow) = self.parcels.get(packet).bereaved() {
+        if let Some(flow) = self.packets.get(packet).expiring_flow() {
             let source = self.setup.flows[flow as usize].source;
             self.push_to(self.owners[source as usize], self.now + EXPIRE, Event::Expire(flow));
         }
-        self.parcels.give_back(packet);
+        self.packets.give_back(packet);
     }
 
     /// Frees the buffer space of a packet that arrived at `ingress` and leaves a switch's queue. Returns whether its sender may resume.
@@ -480,23 +481,23 @@ impl<'a, P: Parcel> Network<'a, P> {
         self.buffers[switch as usize].give_back(inside, u64::from(size))
     }
 
-    fn tell(&mut self, port: u32, packet: u32, class: ClassId) -> Option<u32> {
+    fn respond_directly(&mut self, port: u32, packet: u32, class: ClassId) -> Option<u32> {
         let now = self.instant();
         let place = &mut self.ports[port as usize];
-        let (told, load) = (place.told.as_mut()?, place.load.as_ref()?);
+        let (responder, load) = (place.responder.as_mut()?, place.load.as_ref()?);
         let waiting = place.queue.bytes(class);
-        let asks = self.parcels.get(packet).asks(told, now, waiting)?;
-        let answer = self.parcels.take();
-        if !self.parcels.get_mut(answer).answer(told, now, &asks, (load, waiting)) {
-            self.parcels.give_back(answer);
+        let subscription = self.packets.get(packet).subscription(responder, now, waiting)?;
+        let answer = self.packets.take();
+        if !self.packets.get_mut(answer).answer(responder, now, &subscription, (load, waiting)) {
+            self.packets.give_back(answer);
             return None;
         }
-        self.counts.told += 1;
+        self.counts.direct_responses += 1;
         Some(answer)
     }
 
     /// Sends a PFC pause, or its end, to the peer of `ingress`. It overtakes queued frames.
-    pub(super) fn tell_pause(&mut self, ingress: u32, on: bool) {
+    pub(super) fn send_pause(&mut self, ingress: u32, on: bool) {
         self.counts.pauses += u64::from(on);
         let place = &mut self.ports[ingress as usize];
         place.pauses_sent = place.pauses_sent.wrapping_add(1) & (u32::MAX >> 1);
@@ -558,7 +559,7 @@ impl<'a, P: Parcel> Network<'a, P> {
     /// Adds an arrival to the trace, the sum of a hash of each (FNV-1a over words). The sum does not depend on the order of simultaneous
     /// arrivals at different nodes.
     pub(super) fn note(&mut self, port: u32, packet: u32) {
-        let [first, second] = self.parcels.get(packet).digest();
+        let [first, second] = self.packets.get(packet).digest();
         let step = |hash: u64, word: u64| (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3);
         let words = [self.now, u64::from(port) << 32 | first, second];
         self.trace = self.trace.wrapping_add(words.into_iter().fold(0xcbf2_9ce4_8422_2325, step));

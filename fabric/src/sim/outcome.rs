@@ -53,11 +53,11 @@ pub struct Outcome {
     /// ECN marks.
     pub marked: u64,
     /// Direct responses of switches.
-    pub told: u64,
+    pub direct_responses: u64,
     /// Packets with a forged report of the path.
-    pub lied: u64,
+    pub forged: u64,
     /// Packets with opcodes of Ferroce's own that the network dropped, because hosts do not support them.
-    pub unheard: u64,
+    pub vendor_opcodes: u64,
     /// Rules of the setup's script, with the frames that matched and those that were affected.
     pub faults: Vec<RuleReport>,
     /// PFC pauses that switches sent.

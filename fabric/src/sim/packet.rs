@@ -1,9 +1,9 @@
 //! The model's packets.
 
-use super::parcel::Parcel;
+use super::packet_pool::LinkPacket;
 use super::setup::Setup;
 use crate::classes::ClassId;
-use crate::direct::Told;
+use crate::direct::DirectResponder;
 use crate::load::LoadMeter;
 use crate::random::Random;
 use cc::{Counter, Hop, Instant, PathTelemetry, Rate};
@@ -81,7 +81,7 @@ impl Packet {
     }
 }
 
-impl Parcel for Packet {
+impl LinkPacket for Packet {
     const IS_IN_ORDER: bool = false;
 
     fn frame(&mut self) -> Option<&mut [u8]> {
@@ -125,23 +125,23 @@ impl Parcel for Packet {
     /// Does nothing: the model supports only HPCC INT.
     fn stamp_as_linux(&mut self, _: &PortState) {}
 
-    fn only_ferroce_knows(&self) -> bool {
+    fn has_vendor_opcode(&self) -> bool {
         false
     }
 
-    fn lie(&mut self, _: &mut Random) -> bool {
+    fn forge(&mut self, _: &mut Random) -> bool {
         false
     }
 
-    fn asks(&self, _: &mut Told, _: Instant, _: u64) -> Option<Subscription> {
+    fn subscription(&self, _: &mut DirectResponder, _: Instant, _: u64) -> Option<Subscription> {
         None
     }
 
-    fn answer(&mut self, _: &Told, _: Instant, _: &Subscription, _: (&LoadMeter, u64)) -> bool {
+    fn answer(&mut self, _: &DirectResponder, _: Instant, _: &Subscription, _: (&LoadMeter, u64)) -> bool {
         false
     }
 
-    fn bereaved(&self) -> Option<u32> {
+    fn expiring_flow(&self) -> Option<u32> {
         Some(self.flow)
     }
 

@@ -4,7 +4,7 @@ use super::faults::{PortScript, ScriptedFault};
 use super::setup::{Setup, SetupError};
 use super::topology::Topology;
 use crate::classes::{Length, Queues};
-use crate::direct::Told;
+use crate::direct::DirectResponder;
 use crate::load::LoadMeter;
 use crate::marking::Marker;
 use crate::shares::Shares;
@@ -53,7 +53,7 @@ pub(super) struct Port {
     /// `None` unless packets request the link's load.
     pub(super) load: Option<LoadMeter>,
     /// `None` without direct responses.
-    pub(super) told: Option<Told>,
+    pub(super) responder: Option<DirectResponder>,
     /// `None` with one class.
     pub(super) shares: Option<Shares>,
     pub(super) bytes: u64,
@@ -86,7 +86,7 @@ impl Port {
             rate,
             marker: Marker::new(red, None, setup.seed ^ (id as u64).wrapping_mul(0xd6e8_feb8_6659_fd93)),
             load,
-            told: setup.direct.map(|direct| Told::new(direct, Numbers::DEFAULT)),
+            responder: setup.direct.map(|direct| DirectResponder::new(direct, Numbers::DEFAULT)),
             picos_per_byte: picos_per_byte(rate),
             delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
             loss: Probability::NEVER,

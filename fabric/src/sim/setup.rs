@@ -203,9 +203,9 @@ pub struct Setup {
     /// Endpoints only.
     pub spread: Duration,
     /// Probability that a frame with a report of a path to its sender is forged. Endpoints only.
-    pub lie: Probability,
+    pub forgery: Probability,
     /// Hosts do not support Ferroce's own opcodes, such as those of probes. Endpoints only.
-    pub deaf: bool,
+    pub drop_vendor_opcodes: bool,
     /// Buffer of a switch in bytes, shared by all its ports.
     pub buffer: u64,
     /// PFC. Without it, a port may use all of the free buffer, and switches drop packets that exceed it.
@@ -364,8 +364,8 @@ impl Setup {
             loss: Probability::NEVER,
             faults: Vec::new(),
             spread: Duration::ZERO,
-            lie: Probability::NEVER,
-            deaf: false,
+            forgery: Probability::NEVER,
+            drop_vendor_opcodes: false,
             buffer: 32 << 20,
             pfc: Some(Pfc::DEFAULT),
             flows,
@@ -443,7 +443,7 @@ impl Setup {
             Hosts::Model if self.loses() || self.spread > Duration::ZERO => {
                 Err(SetupError::Model { what: "loss or spread" })
             }
-            Hosts::Model if self.deaf || self.lie != Probability::NEVER => {
+            Hosts::Model if self.drop_vendor_opcodes || self.forgery != Probability::NEVER => {
                 Err(SetupError::Model { what: "hosts that lie or are deaf" })
             }
             Hosts::Model if self.congestion.format != Format::Hpcc => {
@@ -554,8 +554,8 @@ impl Setup {
     }
 
     pub(super) fn asks_for_load(&self) -> bool {
-        let asks = self.congestion.format.reports_load() || self.direct.is_some();
-        self.hosts == Hosts::Endpoints && asks
+        let needs_load = self.congestion.format.reports_load() || self.direct.is_some();
+        self.hosts == Hosts::Endpoints && needs_load
     }
 
     /// Returns whether the model's data packets carry telemetry.

@@ -1,11 +1,11 @@
 //! Hosts and the connections between them.
 
 use super::core_group::Cores;
-use super::ledger::Ledger;
 use super::memory::{BASE, Ram};
 use super::network::mac;
 use super::plan::{Fate, Plan, Talk};
 use super::repeats::Repeats;
+use super::requests::SideRequests;
 use super::windows::Window;
 use crate::random::Random;
 use cc::Instant;
@@ -74,7 +74,7 @@ pub(super) struct Side {
     /// Current rkey of the window.
     pub(super) key: Rkey,
     pub(super) address: Option<AddressId>,
-    pub(super) ledger: Ledger,
+    pub(super) requests: SideRequests,
     pub(super) repeats: Repeats,
     pub(super) fate: Option<Fate>,
     pub(super) is_deregistered: bool,
@@ -89,7 +89,7 @@ pub(super) struct Connection {
     pub(super) sides: [Side; 2],
     pub(super) random: Random,
     /// Frames affected by faults; each may cost a retry without progress.
-    pub(super) excuses: u32,
+    pub(super) harmed_frames: u32,
     pub(super) is_cut: bool,
     /// Bytes per place, and places per area.
     place: u64,
@@ -143,7 +143,8 @@ impl Host {
         let (length, access) = (talk.memory(), rights() | Access::WINDOWS);
         let region = cores.on_all(|endpoint| endpoint.register(pd, BASE + base, length, access))?;
         let key = cores.on_all(|endpoint| endpoint.create_window(pd, WindowKind::Two))?;
-        let domain = (!talk.asks(which)).then(|| cores.on_all(Endpoint::create_xrcd)).transpose()?;
+        let domain =
+            (!talk.sends_requests(which)).then(|| cores.on_all(Endpoint::create_xrcd)).transpose()?;
         let xrc = domain.map(|domain| XrcReceives { domain, cq: recv_cq });
         let shared = SrqInit { pd, depth: DEPTH, max_sge: 4, xrc };
         let shares = talk.shared_receives && talk.service != Service::Xrc;
@@ -183,7 +184,7 @@ impl Host {
             window: Window::Free,
             key,
             address: None,
-            ledger: Ledger::default(),
+            requests: SideRequests::default(),
             repeats: Repeats::default(),
             fate: None,
             is_deregistered: false,
@@ -231,7 +232,7 @@ impl Connection {
         let mut connection = Self {
             sides: [make(0)?, make(1)?],
             random: Random::new(talk.seed),
-            excuses: 0,
+            harmed_frames: 0,
             is_cut: false,
             place: talk.place(),
             places: talk.places(),

@@ -4,10 +4,10 @@
 //! `CoreGroup`. All cores create the same shared objects, but a queue pair exists on one core. All cores run in one thread, in an order
 //! drawn from the seed.
 
-use super::ledger::rule;
 use super::memory::{Buffer, Ram};
 use super::network::mac;
 use super::plan::Talk;
+use super::requests::rule;
 use cc::Instant;
 use datapath::engine::core_group::{CoreGroup, Forwarded, PortAccess};
 use datapath::event_fd::EventFd;
@@ -38,7 +38,7 @@ impl Ring {
 /// A host's NIC, as one of its cores accesses it. It has one queue, which core 0 polls, or one per core. Steering is by QPN, as with
 /// Linux's sockets, or by UDP source port, as with RSS.
 #[derive(Clone)]
-pub(super) struct Card {
+pub(super) struct Nic {
     received: Arc<[Ring]>,
     queue: usize,
     /// Whether steering is by source port.
@@ -47,7 +47,7 @@ pub(super) struct Card {
     alive: Arc<AtomicUsize>,
 }
 
-impl PacketIo for Card {
+impl PacketIo for Nic {
     type Buf = Buffer;
 
     fn open_queues(&mut self, _steering: &Steering) -> Result<Vec<Self>, QueueError> {
@@ -82,7 +82,7 @@ impl PacketIo for Card {
 
 pub(super) struct Core {
     pub(super) endpoint: Endpoint,
-    pub(super) port: PortAccess<Card>,
+    pub(super) port: PortAccess<Nic>,
     /// Frames that did not fit in the ring to core 0.
     waiting: Burst<Buffer>,
     pub(super) wake: Option<u64>,
@@ -117,7 +117,7 @@ impl Core {
 
 pub(super) struct Cores {
     pub(super) all: Vec<Core>,
-    card: Card,
+    nic: Nic,
     steering: Steering,
 }
 
@@ -127,7 +127,7 @@ impl Cores {
         let queues = if config.seed[0] & 1 == 1 { count } else { 1 };
         let hashes = config.seed[0] & 2 == 2;
         let received = (0..queues).map(|_| Ring::default()).collect();
-        let card = Card { received, queue: 0, hashes, sent: Ring::default(), alive: alive.clone() };
+        let nic = Nic { received, queue: 0, hashes, sent: Ring::default(), alive: alive.clone() };
         let steering = Steering {
             mac: mac(host),
             process: config.process,
@@ -136,11 +136,11 @@ impl Cores {
             numbers: Numbers::DEFAULT,
         };
         let ports = match count {
-            1 => vec![PortAccess::Single(card.clone())],
+            1 => vec![PortAccess::Single(nic.clone())],
             _ => {
                 let wake = |_| EventFd::new(0).expect("a descriptor for each core");
-                PortAccess::of_all(card.clone(), &Arc::new(CoreGroup::new((0..count).map(wake))), steering)
-                    .expect("a card's queues open")
+                PortAccess::of_all(nic.clone(), &Arc::new(CoreGroup::new((0..count).map(wake))), steering)
+                    .expect("a NIC's queues open")
             }
         };
         let core = |(index, port)| Core {
@@ -150,7 +150,7 @@ impl Cores {
             wake: None,
             paused_until: 0,
         };
-        Self { all: (0..count).zip(ports).map(core).collect(), card, steering }
+        Self { all: (0..count).zip(ports).map(core).collect(), nic, steering }
     }
 
     pub(super) const fn count(&self) -> u8 {
@@ -167,10 +167,10 @@ impl Cores {
 
     /// Adds a frame to a receive ring of at most `most` frames. Returns the ring's core; `None` if the ring is full.
     pub(super) fn arrives(&mut self, frame: Buffer, most: usize) -> Option<usize> {
-        let rings = &self.card.received;
+        let rings = &self.nic.received;
         let core = match rings.len() {
             1 => 0,
-            queues if self.card.hashes => {
+            queues if self.nic.hashes => {
                 let udp = if frame[12..14] == [0x86, 0xdd] { 14 + 40 } else { 14 + 20 };
                 usize::from(frame[udp + 1]) % queues
             }
@@ -184,15 +184,15 @@ impl Cores {
     }
 
     pub(super) fn leaves(&mut self) -> Option<Buffer> {
-        self.card.sent.get().pop_front()
+        self.nic.sent.get().pop_front()
     }
 
     pub(super) fn has_received(&self, core: usize) -> bool {
-        self.card.received.get(core).is_some_and(|ring| !ring.get().is_empty())
+        self.nic.received.get(core).is_some_and(|ring| !ring.get().is_empty())
     }
 
     pub(super) fn clear(&mut self) {
-        self.card.received.iter().for_each(|ring| ring.get().clear());
+        self.nic.received.iter().for_each(|ring| ring.get().clear());
     }
 
     /// Processes the received frames of `core` and runs its timers. Returns whether it received frames, and whether it forwarded any.
@@ -223,7 +223,7 @@ impl Cores {
             let left = frames.len() + core.waiting.len() + usize::from(core.port.has_outgoing());
             rule(is_dead || left == 0, || format!("{left} frames were left between cores"))?;
             core.waiting.clear();
-            core.port = PortAccess::Single(self.card.clone());
+            core.port = PortAccess::Single(self.nic.clone());
         }
         Ok(forwarded)
     }

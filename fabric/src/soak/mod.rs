@@ -6,15 +6,15 @@
 //!
 //! A run that breaks a rule is reduced while the reduced run still breaks one. The report has the smallest run with its frames.
 
-mod asking;
 mod connection;
 mod core_group;
-mod ledger;
 mod memory;
 mod network;
 mod plan;
+mod program;
 mod reached;
 mod repeats;
+mod requests;
 mod shrink;
 mod verdict;
 mod windows;

@@ -182,7 +182,7 @@ impl Talk {
     }
 
     /// Returns whether a side sends requests; an XRC target does not.
-    pub(super) const fn asks(&self, side: usize) -> bool {
+    pub(super) const fn sends_requests(&self, side: usize) -> bool {
         !matches!((self.service, side), (Service::Xrc, 1))
     }
 

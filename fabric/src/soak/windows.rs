@@ -3,11 +3,11 @@
 //! A side binds its window. The peer may then write with its rkey, and invalidates it after those WRITEs by a SEND with invalidate. If the
 //! peer has not written with it, the side itself may invalidate it. Thus no request uses an rkey that may be invalid.
 
-use super::asking::Wish;
 use super::connection::{Area, Connection, Host};
-use super::ledger::rule;
 use super::memory::BASE;
+use super::program::PlannedRequest;
 use super::reached::Reached;
+use super::requests::rule;
 use roce::qp::{Completion, CompletionOpcode, CompletionStatus, Remote, SendRequest};
 use roce::{Access, Binding, Rkey};
 
@@ -26,8 +26,8 @@ pub(super) enum Window {
 
 impl Connection {
     /// Binds or invalidates the side's window; `None` while the peer uses it or a request is pending.
-    pub(super) fn window_wish(&mut self, side: usize) -> Option<Wish> {
-        let id = self.sides[side].ledger.asked.len() as u64;
+    pub(super) fn planned_window_change(&mut self, side: usize) -> Option<PlannedRequest> {
+        let id = self.sides[side].requests.posted.len() as u64;
         let (request, kind) = match self.sides[side].window {
             Window::Free => {
                 let (window, length) = (self.sides[side].key, self.places as u64 * self.place());
@@ -50,21 +50,28 @@ impl Connection {
             Window::Pending | Window::Used | Window::Returning => return None,
         };
         self.sides[side].window = Window::Pending;
-        Some(Wish { request, kind, length: 0, consumes: false, finds: 0, returns: false })
+        Some(PlannedRequest { request, kind, length: 0, consumes: false, finds: 0, returns: false })
     }
 
     /// Creates a SEND that invalidates the peer's window; `None` unless this side has written with its rkey.
-    pub(super) fn return_wish(&mut self, side: usize, length: u32, host: &Host) -> Option<Wish> {
+    pub(super) fn planned_return(&mut self, side: usize, length: u32, host: &Host) -> Option<PlannedRequest> {
         let peer = 1 - side;
         if self.sides[peer].window != Window::Used {
             return None;
         }
         self.sides[peer].window = Window::Returning;
-        let index = self.sides[side].ledger.asked.len();
+        let index = self.sides[side].requests.posted.len();
         let from = self.offset(side, Area::Outgoing, index);
         let data = self.outgoing(side, from, length, host);
         let request = SendRequest::send_invalidate(index as u64, data, self.sides[peer].key);
-        Some(Wish { request, kind: CompletionOpcode::Send, length, consumes: true, finds: 0, returns: true })
+        Some(PlannedRequest {
+            request,
+            kind: CompletionOpcode::Send,
+            length,
+            consumes: true,
+            finds: 0,
+            returns: true,
+        })
     }
 
     /// Chooses the rkey of a WRITE: at random the rkey of the peer's window, if it is bound.

@@ -3,11 +3,11 @@
 use super::Captured;
 use super::connection::{Connection, Host};
 use super::core_group::{BURST, LONGEST};
-use super::ledger::rule;
 use super::memory::Buffer;
 use super::network::{Event, Network, mac};
 use super::plan::{Fate, Plan};
 use super::reached::Reached;
+use super::requests::rule;
 use super::verdict::{self, Losses};
 use crate::random::Random;
 use cc::Instant;
@@ -311,7 +311,7 @@ impl<'p, 'c> World<'p, 'c> {
         let (Some(header), Some((connection, side))) = (header, whose) else { return };
         let connection = &mut self.connections[connection];
         // A duplicate causes no retry.
-        connection.excuses += u32::from(!matches!(harm, "" | "twice"));
+        connection.harmed_frames += u32::from(!matches!(harm, "" | "twice"));
         if let Header::SelectiveOffer { accepts: true, .. } = header {
             self.reached.once("offer: accepted");
         }
@@ -340,18 +340,18 @@ impl<'p, 'c> World<'p, 'c> {
         connection.poll(side, &mut self.hosts, &mut self.reached)?;
         let wanted = connection.talk.requests[side];
         if connection.talk.takes(side) && (self.now >= connection.talk.receives_late || self.healed) {
-            let ahead = connection.sides[side].ledger.received + 6;
-            while connection.sides[side].ledger.receives < ahead.min(connection.places - 4) {
+            let ahead = connection.sides[side].requests.received + 6;
+            while connection.sides[side].requests.receives < ahead.min(connection.places - 4) {
                 connection.receive(side, &mut self.hosts)?;
             }
         }
         for _ in 0..self.random.below(4) {
-            if connection.sides[side].ledger.asked.len() < wanted {
-                connection.ask(self.now, side, &mut self.hosts)?;
+            if connection.sides[side].requests.posted.len() < wanted {
+                connection.post_next_request(self.now, side, &mut self.hosts)?;
             }
         }
         let host = connection.sides[side].host;
-        let more = connection.sides[side].ledger.asked.len() < wanted || !self.healed;
+        let more = connection.sides[side].requests.posted.len() < wanted || !self.healed;
         self.wake(host, self.now);
         if more {
             let at = self.now + 500 + self.random.below(20_000);
@@ -364,9 +364,9 @@ impl<'p, 'c> World<'p, 'c> {
         for (index, side) in self.hosts[host].sides.clone() {
             let connection = &mut self.connections[index];
             connection.poll(side, &mut self.hosts, &mut self.reached)?;
-            let (ledger, peer) = (&connection.sides[side].ledger, &connection.sides[1 - side].ledger);
-            let short = ledger.receives < (ledger.received + 6).min(connection.places - 4);
-            if short && ledger.received < peer.asked.len() {
+            let (requests, peer) = (&connection.sides[side].requests, &connection.sides[1 - side].requests);
+            let short = requests.receives < (requests.received + 6).min(connection.places - 4);
+            if short && requests.received < peer.posted.len() {
                 connection.receive(side, &mut self.hosts)?;
             }
         }
@@ -451,7 +451,7 @@ impl<'p, 'c> World<'p, 'c> {
             for side in 0..2 {
                 let at = &self.connections[index].sides[side];
                 if self.hosts[at.host].state(at) == Some(State::ReadyToSend) && !self.hosts[at.host].is_dead {
-                    self.connections[index].ask_last(self.now, side, &mut self.hosts)?;
+                    self.connections[index].post_last_request(self.now, side, &mut self.hosts)?;
                 }
             }
         }
@@ -469,7 +469,7 @@ impl<'p, 'c> World<'p, 'c> {
                 if self.hosts[at.host].overflowed(at) {
                     self.reached.once("CQ overflowed");
                 }
-                if at.srq.is_some() && at.ledger.received > 0 {
+                if at.srq.is_some() && at.requests.received > 0 {
                     let kind = if at.number.is_some() { "XRC receives" } else { "shared receives" };
                     self.reached.once(kind);
                 }

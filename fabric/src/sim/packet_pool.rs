@@ -2,7 +2,7 @@
 
 use super::setup::Setup;
 use crate::classes::ClassId;
-use crate::direct::Told;
+use crate::direct::DirectResponder;
 use crate::load::LoadMeter;
 use crate::random::Random;
 use cc::Instant;
@@ -10,7 +10,7 @@ use roce::wire::Subscription;
 use roce::wire::format::PortState;
 
 /// A packet of either kind of host.
-pub(super) trait Parcel: Default + Clone {
+pub(super) trait LinkPacket: Default + Clone {
     /// Whether simultaneous events are in the order in which they were scheduled, because one thread runs all. If not, see
     /// [`Event`](super::event::Event).
     const IS_IN_ORDER: bool;
@@ -27,31 +27,42 @@ pub(super) trait Parcel: Default + Clone {
     fn stamp(&mut self, state: &PortState);
     /// Writes a port's state as Linux does, if the packet has an IOAM trace option.
     fn stamp_as_linux(&mut self, state: &PortState);
-    fn only_ferroce_knows(&self) -> bool;
+    fn has_vendor_opcode(&self) -> bool;
     /// Forges the report of a path, if the packet has one; returns whether it did.
-    fn lie(&mut self, random: &mut Random) -> bool;
+    fn forge(&mut self, random: &mut Random) -> bool;
     /// Returns the subscription of a packet whose queue holds `waiting` bytes, if its sender must receive a response now.
-    fn asks(&self, told: &mut Told, now: Instant, waiting: u64) -> Option<Subscription>;
+    fn subscription(
+        &self,
+        responder: &mut DirectResponder,
+        now: Instant,
+        waiting: u64,
+    ) -> Option<Subscription>;
     /// Replaces the packet by the response to a subscription; returns whether there is one.
-    fn answer(&mut self, told: &Told, now: Instant, asks: &Subscription, load: (&LoadMeter, u64)) -> bool;
+    fn answer(
+        &mut self,
+        responder: &DirectResponder,
+        now: Instant,
+        subscription: &Subscription,
+        load: (&LoadMeter, u64),
+    ) -> bool;
     /// Returns the flow for which a drop schedules an event; `None` for endpoints, which detect losses themselves.
-    fn bereaved(&self) -> Option<u32>;
+    fn expiring_flow(&self) -> Option<u32>;
     /// Returns two words that identify the packet in the trace.
     fn digest(&self) -> [u64; 2];
 }
 
-pub(super) struct Parcels<P> {
+pub(super) struct PacketPool<P> {
     places: Vec<(u32, P)>,
     free: Vec<u32>,
 }
 
-impl<P> Default for Parcels<P> {
+impl<P> Default for PacketPool<P> {
     fn default() -> Self {
         Self { places: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<P: Default> Parcels<P> {
+impl<P: Default> PacketPool<P> {
     /// Returns a free place, with the contents of its previous packet.
     pub(super) fn take(&mut self) -> u32 {
         self.free.pop().unwrap_or_else(|| {

@@ -4,7 +4,7 @@ use roce::qp::{Completion, CompletionOpcode, CompletionStatus};
 use roce::wire::Service;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked {
+pub(super) struct PostedRequest {
     pub(super) kind: CompletionOpcode,
     pub(super) length: u32,
     pub(super) signalled: bool,
@@ -17,8 +17,8 @@ pub(super) struct Asked {
 }
 
 #[derive(Default)]
-pub(super) struct Ledger {
-    pub(super) asked: Vec<Asked>,
+pub(super) struct SideRequests {
+    pub(super) posted: Vec<PostedRequest>,
     /// Number of requests that have ended, in order.
     pub(super) ended: usize,
     /// Number of requests that succeeded before the first failure.
@@ -43,19 +43,19 @@ pub(super) fn rule(holds: bool, why: impl FnOnce() -> String) -> Result<(), Stri
     if holds { Ok(()) } else { Err(why()) }
 }
 
-impl Ledger {
+impl SideRequests {
     /// Checks a send completion. It must be of the next request, or of a later one if the requests between were unsignalled.
     pub(super) fn on_sent(&mut self, completion: &Completion) -> Result<(), String> {
         let (index, status) = (completion.id as usize, completion.status);
         rule(index >= self.ended, || format!("request {index} completed twice, or out of order"))?;
-        rule(index < self.asked.len(), || format!("request {index} was never posted"))?;
-        let silent = self.asked[self.ended..index].iter().all(|asked| !asked.signalled);
+        rule(index < self.posted.len(), || format!("request {index} was never posted"))?;
+        let silent = self.posted[self.ended..index].iter().all(|posted| !posted.signalled);
         rule(silent, || format!("a signalled request before {index} has no completion"))?;
         match (status, self.failed) {
             (CompletionStatus::Success, None) => {
-                let asked = self.asked[index];
-                rule(asked.signalled, || format!("request {index} was not signalled"))?;
-                rule(completion.opcode == asked.kind, || format!("request {index}: {completion:?}"))?;
+                let posted = self.posted[index];
+                rule(posted.signalled, || format!("request {index} was not signalled"))?;
+                rule(completion.opcode == posted.kind, || format!("request {index}: {completion:?}"))?;
                 self.done = index + 1;
             }
             (CompletionStatus::Success, Some(_)) => {
@@ -74,11 +74,11 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks a receive completion, which must be of the next receive. `asked` has the peer's requests. Returns the message's number.
+    /// Checks a receive completion, which must be of the next receive. `posted` has the peer's requests. Returns the message's number.
     pub(super) fn on_received(
         &mut self,
         completion: &Completion,
-        asked: &[Asked],
+        posted: &[PostedRequest],
         service: Service,
     ) -> Result<Option<usize>, String> {
         let index = completion.id as usize;
@@ -90,12 +90,12 @@ impl Ledger {
             return Ok(None);
         }
         rule(self.receive_failed.is_none(), || format!("receive {index} ended well after an error"))?;
-        let returns = |asked: &Asked| asked.returns && asked.receive == Some(index);
+        let returns = |posted: &PostedRequest| posted.returns && posted.receive == Some(index);
         let number = match completion.immediate {
             Some(data) => u32::from_be_bytes(data) as usize,
-            None => asked.iter().position(returns).unwrap_or(usize::MAX),
+            None => posted.iter().position(returns).unwrap_or(usize::MAX),
         };
-        let message = asked.get(number).copied();
+        let message = posted.get(number).copied();
         let message = message
             .ok_or_else(|| format!("receive {index}: there is no message {:?}", completion.immediate))?;
         if matches!(service, Service::Rc | Service::Xrc) {

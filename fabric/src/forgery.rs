@@ -12,7 +12,7 @@ use roce::wire::{
 const LONGEST: usize = 100 + MAX_FEEDBACK;
 
 /// Forges the report of a path in a frame, except the response to a setup. Returns whether it did. A MAC in the frame becomes invalid.
-pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
+pub(crate) fn forge<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
     let mut frame = [0; LONGEST];
     match forged(buf, random, &mut frame) {
         Some(length) if length <= buf.capacity() => {
@@ -25,7 +25,7 @@ pub(crate) fn lie<B: PacketBuf>(buf: &mut B, random: &mut Random) -> bool {
 }
 
 /// Returns whether a frame has a vendor-defined opcode, which other RoCEv2 implementations drop.
-pub(crate) fn only_ferroce_knows(frame: &[u8]) -> bool {
+pub(crate) fn has_vendor_opcode(frame: &[u8]) -> bool {
     match parse_unverified(frame).map(|packet| packet.header) {
         Ok(
             Header::TelemetryRequest { .. }
@@ -47,9 +47,9 @@ pub(crate) fn only_ferroce_knows(frame: &[u8]) -> bool {
     }
 }
 
-fn forged(heard: &[u8], random: &mut Random, into: &mut [u8]) -> Option<usize> {
-    let packet = parse(heard).ok()?;
-    let feedback = said(&packet)?;
+fn forged(original: &[u8], random: &mut Random, into: &mut [u8]) -> Option<usize> {
+    let packet = parse(original).ok()?;
+    let feedback = reported(&packet)?;
     let feedback = Feedback { report: other(random)?, ..feedback };
     let (header, behind) = match packet.header {
         Header::TelemetryResponse { bth, .. } => (Header::TelemetryResponse { bth, feedback }, 0),
@@ -66,7 +66,7 @@ fn forged(heard: &[u8], random: &mut Random, into: &mut [u8]) -> Option<usize> {
 }
 
 /// Returns the report of a path in a frame.
-fn said(packet: &Frame<'_>) -> Option<Feedback> {
+fn reported(packet: &Frame<'_>) -> Option<Feedback> {
     let feedback = match packet.header {
         Header::TelemetryResponse { feedback, .. }
         | Header::TelemetryNotification { feedback, .. }
@@ -125,12 +125,12 @@ mod tests {
 
     #[test]
     fn telemetry_packets_are_ferroces_own_and_cnps_are_not() {
-        assert!(only_ferroce_knows(&frame(Report::Ready)));
+        assert!(has_vendor_opcode(&frame(Report::Ready)));
         let end = |last| (Mac([2, 0, 0, 0, 0, last]), [10, 0, 0, last].into());
         let header = Header::CongestionNotification { bth: Bth::new(Qpn::new(7), Psn::new(9)) };
         let mut cnp = vec![0; LONGEST];
         let length = emit(&Path::new(end(1), end(2)), 5, &header, 0, &mut cnp).unwrap().seal();
-        assert!(!only_ferroce_knows(&cnp[..length]) && !only_ferroce_knows(&[]));
+        assert!(!has_vendor_opcode(&cnp[..length]) && !has_vendor_opcode(&[]));
     }
 
     #[test]
@@ -138,9 +138,9 @@ mod tests {
         let mut random = Random::new(1);
         let mut kinds = BTreeSet::new();
         for _ in 0..200 {
-            let heard = frame(Report::Window(1000));
+            let original = frame(Report::Window(1000));
             let mut into = [0; LONGEST];
-            let length = forged(&heard, &mut random, &mut into).unwrap();
+            let length = forged(&original, &mut random, &mut into).unwrap();
             let Header::TelemetryNotification { bth, feedback } = parse(&into[..length]).unwrap().header
             else {
                 panic!("another packet");

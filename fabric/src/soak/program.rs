@@ -1,15 +1,15 @@
 //! The programs of the soak test, which post requests and poll completions.
 
 use super::connection::{Area, Connection, DEPTH, Host, QUEUE_KEY, SUM, SWAPPED};
-use super::ledger::{Asked, rule};
 use super::memory::BASE;
 use super::reached::Reached;
+use super::requests::{PostedRequest, rule};
 use super::verdict;
 use cc::Instant;
 use roce::qp::{Completion, CompletionOpcode, Data, Datagram, RecvRequest, Remote, SendRequest, Sge};
 use roce::wire::{Feth, Service};
 
-pub(super) struct Wish {
+pub(super) struct PlannedRequest {
     pub(super) request: SendRequest,
     pub(super) kind: CompletionOpcode,
     pub(super) length: u32,
@@ -19,7 +19,7 @@ pub(super) struct Wish {
     pub(super) returns: bool,
 }
 
-impl Wish {
+impl PlannedRequest {
     const fn new(
         request: SendRequest,
         kind: CompletionOpcode,
@@ -33,9 +33,14 @@ impl Wish {
 
 impl Connection {
     /// Posts the next send request, if a place for it is left.
-    pub(super) fn ask(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
-        let index = self.sides[side].ledger.asked.len();
-        if self.is_gone(side) || index >= self.places || !self.talk.asks(side) {
+    pub(super) fn post_next_request(
+        &mut self,
+        now: u64,
+        side: usize,
+        hosts: &mut [Host],
+    ) -> Result<(), String> {
+        let index = self.sides[side].requests.posted.len();
+        if self.is_gone(side) || index >= self.places || !self.talk.sends_requests(side) {
             return Ok(());
         }
         let kind = match self.talk.service {
@@ -43,16 +48,26 @@ impl Connection {
             Service::Uc => self.random.below(4),
             Service::Ud | Service::Raw => 0,
         };
-        self.ask_for(now, side, kind, hosts)
+        self.post_request(now, side, kind, hosts)
     }
 
-    pub(super) fn ask_last(&mut self, now: u64, side: usize, hosts: &mut [Host]) -> Result<(), String> {
-        if self.is_gone(side) || !self.talk.asks(side) { Ok(()) } else { self.ask_for(now, side, 0, hosts) }
+    pub(super) fn post_last_request(
+        &mut self,
+        now: u64,
+        side: usize,
+        hosts: &mut [Host],
+    ) -> Result<(), String> {
+        if self.is_gone(side) || !self.talk.sends_requests(side) {
+            Ok(())
+        } else {
+            self.post_request(now, side, 0, hosts)
+        }
     }
 
-    fn ask_for(&mut self, now: u64, side: usize, kind: u64, hosts: &mut [Host]) -> Result<(), String> {
+    fn post_request(&mut self, now: u64, side: usize, kind: u64, hosts: &mut [Host]) -> Result<(), String> {
         let host = &mut hosts[self.sides[side].host];
-        let Wish { mut request, kind, length, consumes, finds, returns } = self.wish(side, kind, host);
+        let PlannedRequest { mut request, kind, length, consumes, finds, returns } =
+            self.planned_request(side, kind, host);
         // Bind and local invalidate need a completion, from which the model of the window derives its state.
         let is_local = matches!(kind, CompletionOpcode::Bind | CompletionOpcode::LocalInvalidate);
         let signalled = self.random.below(3) > 0 || is_local;
@@ -61,30 +76,30 @@ impl Connection {
         request.solicited = self.random.below(3) == 0;
         request.srq = self.sides[1 - side].number;
         let reliable = self.talk.is_reliable();
-        let ledger = &mut self.sides[side].ledger;
-        let receive = (consumes && reliable).then_some(ledger.consuming);
-        ledger.consuming += usize::from(consumes);
-        ledger.asked.push(Asked { kind, length, signalled, receive, finds, returns });
+        let requests = &mut self.sides[side].requests;
+        let receive = (consumes && reliable).then_some(requests.consuming);
+        requests.consuming += usize::from(consumes);
+        requests.posted.push(PostedRequest { kind, length, signalled, receive, finds, returns });
         let qpn = self.sides[side].qpn;
         let endpoint = host.endpoint_mut(&self.sides[side]);
         let posted = endpoint.post_send(Instant::from_nanos(now), qpn, request);
         posted.map_err(|error| format!("a request was refused: {error}"))
     }
 
-    fn wish(&mut self, side: usize, kind: u64, host: &Host) -> Wish {
+    fn planned_request(&mut self, side: usize, kind: u64, host: &Host) -> PlannedRequest {
         let length = self.random.below(u64::from(self.talk.longest) + 1) as u32;
         let special = match kind {
-            5..=8 => Some(self.word_wish(side, kind, length)),
-            9 | 10 => self.window_wish(side),
-            11 => self.return_wish(side, length, host),
+            5..=8 => Some(self.planned_word_access(side, kind, length)),
+            9 | 10 => self.planned_window_change(side),
+            11 => self.planned_return(side, length, host),
             _ => None,
         };
         // Without a window in the required state, the request is a message.
-        special.unwrap_or_else(|| self.message_wish(side, kind, length, host))
+        special.unwrap_or_else(|| self.planned_message(side, kind, length, host))
     }
 
-    fn message_wish(&mut self, side: usize, kind: u64, length: u32, host: &Host) -> Wish {
-        let (index, peer) = (self.sides[side].ledger.asked.len(), 1 - side);
+    fn planned_message(&mut self, side: usize, kind: u64, length: u32, host: &Host) -> PlannedRequest {
+        let (index, peer) = (self.sides[side].requests.posted.len(), 1 - side);
         let (id, number) = (index as u64, (index as u32).to_be_bytes());
         let from = self.offset(side, Area::Outgoing, index);
         match kind {
@@ -94,13 +109,13 @@ impl Connection {
                 let request = SendRequest::write(id, self.outgoing(side, from, length, host), to);
                 let consumes = kind == 3;
                 let request = if consumes { request.with_immediate(number) } else { request };
-                Wish::new(request, CompletionOpcode::Write, length, consumes, 0)
+                PlannedRequest::new(request, CompletionOpcode::Write, length, consumes, 0)
             }
             4 => {
                 let into = self.offset(side, Area::Fetched, index);
                 let from = self.remote(peer, self.offset(peer, Area::Offered, index));
                 let request = SendRequest::read(id, self.pieces(side, into, length).as_slice(), from);
-                Wish::new(request, CompletionOpcode::Read, length, false, 0)
+                PlannedRequest::new(request, CompletionOpcode::Read, length, false, 0)
             }
             _ => {
                 let data = self.outgoing(side, from, length, host);
@@ -111,45 +126,51 @@ impl Connection {
                     }
                     None => SendRequest::send(id, data),
                 };
-                Wish::new(request.with_immediate(number), CompletionOpcode::Send, length, true, 0)
+                PlannedRequest::new(request.with_immediate(number), CompletionOpcode::Send, length, true, 0)
             }
         }
     }
 
-    fn word_wish(&mut self, side: usize, kind: u64, length: u32) -> Wish {
-        let (index, peer) = (self.sides[side].ledger.asked.len(), 1 - side);
+    fn planned_word_access(&mut self, side: usize, kind: u64, length: u32) -> PlannedRequest {
+        let (index, peer) = (self.sides[side].requests.posted.len(), 1 - side);
         let id = index as u64;
         let into = self.sge(side, self.offset(side, Area::Fetched, index), 8);
         match kind {
             5 => {
                 let add = self.random.next();
-                let ledger = &mut self.sides[side].ledger;
-                let finds = ledger.added;
-                ledger.added = finds.wrapping_add(add);
+                let requests = &mut self.sides[side].requests;
+                let finds = requests.added;
+                requests.added = finds.wrapping_add(add);
                 let sum = self.remote(peer, self.word(peer, SUM));
                 let request = SendRequest::fetch_add(id, into, sum, add);
-                Wish::new(request, CompletionOpcode::FetchAdd, 8, false, finds)
+                PlannedRequest::new(request, CompletionOpcode::FetchAdd, 8, false, finds)
             }
             6 => {
                 let (new, right) = (self.random.next(), self.random.below(2) == 0);
-                let ledger = &mut self.sides[side].ledger;
-                let finds = ledger.swapped;
+                let requests = &mut self.sides[side].requests;
+                let finds = requests.swapped;
                 let compare = if right { finds } else { !finds };
-                ledger.swapped = if right { new } else { finds };
+                requests.swapped = if right { new } else { finds };
                 let swapped = self.remote(peer, self.word(peer, SWAPPED));
                 let request = SendRequest::compare_swap(id, into, swapped, compare, new);
-                Wish::new(request, CompletionOpcode::CompareSwap, 8, false, finds)
+                PlannedRequest::new(request, CompletionOpcode::CompareSwap, 8, false, finds)
             }
             7 => {
                 let to = self.remote(peer, self.offset(peer, Area::Written, index));
                 let from = self.sge(side, self.offset(side, Area::Outgoing, index), 8);
                 let request = SendRequest::atomic_write(id, from, to);
-                Wish::new(request, CompletionOpcode::AtomicWrite, 8, false, 0)
+                PlannedRequest::new(request, CompletionOpcode::AtomicWrite, 8, false, 0)
             }
             _ => {
                 let from = self.remote(peer, self.offset(peer, Area::Written, 0));
                 let to = Feth::new(true, false, self.random.below(2) == 0);
-                Wish::new(SendRequest::flush(id, from, length, to), CompletionOpcode::Flush, 0, false, 0)
+                PlannedRequest::new(
+                    SendRequest::flush(id, from, length, to),
+                    CompletionOpcode::Flush,
+                    0,
+                    false,
+                    0,
+                )
             }
         }
     }
@@ -179,8 +200,8 @@ impl Connection {
     }
 
     pub(super) fn receive(&mut self, side: usize, hosts: &mut [Host]) -> Result<(), String> {
-        let index = self.sides[side].ledger.receives;
-        let waiting = index - self.sides[side].ledger.received;
+        let index = self.sides[side].requests.receives;
+        let waiting = index - self.sides[side].requests.received;
         if self.is_gone(side) || index >= self.places || waiting >= DEPTH as usize || !self.talk.takes(side) {
             return Ok(());
         }
@@ -198,7 +219,7 @@ impl Connection {
             None => endpoint.post_recv(self.sides[side].qpn, request),
         };
         posted.map_err(|error| format!("a receive was refused: {error}"))?;
-        self.sides[side].ledger.receives += 1;
+        self.sides[side].requests.receives += 1;
         Ok(())
     }
 
@@ -224,13 +245,13 @@ impl Connection {
         let (sent, received) = (take(send_cq), take(recv_cq));
         for completion in &sent {
             reached.ended(completion.status);
-            let begin = self.sides[side].ledger.done;
+            let begin = self.sides[side].requests.done;
             let qpn = self.sides[side].qpn;
             rule(completion.qpn == qpn, || format!("a completion of {}, not {qpn}", completion.qpn))?;
-            self.sides[side].ledger.on_sent(completion)?;
+            self.sides[side].requests.on_sent(completion)?;
             self.follow_window(side, completion, reached);
             if self.talk.is_reliable() {
-                for index in begin..self.sides[side].ledger.done {
+                for index in begin..self.sides[side].requests.done {
                     verdict::arrived(self, side, index, None, hosts)?;
                 }
             }
@@ -239,7 +260,8 @@ impl Connection {
             reached.ended(completion.status);
             let [one, two] = &mut self.sides;
             let (ours, theirs) = if side == 0 { (one, two) } else { (two, one) };
-            let brought = ours.ledger.on_received(completion, &theirs.ledger.asked, self.talk.service)?;
+            let brought =
+                ours.requests.on_received(completion, &theirs.requests.posted, self.talk.service)?;
             self.follow_return(side, completion, reached)?;
             if let Some(number) = brought {
                 verdict::arrived(self, 1 - side, number, Some(completion.id as usize), hosts)?;

@@ -60,7 +60,7 @@ pub(super) struct Ended {
 /// Limit on outstanding READs of a queue pair, as in the command-line tools.
 const READS: u8 = 16;
 
-pub(super) struct Card {
+pub(super) struct Nic {
     pub(super) cores: HostCores,
     pub(super) memory: Counted,
     number: u32,
@@ -69,7 +69,7 @@ pub(super) struct Card {
     region: Region,
 }
 
-impl Card {
+impl Nic {
     pub(super) fn new(
         number: u32,
         cores: u8,

@@ -68,7 +68,7 @@ pub fn guid(config: &DeviceConfig) -> [u8; 8] {
 pub fn describe(class: &Path, configs: &[DeviceConfig]) -> io::Result<()> {
     for (at, config) in configs.iter().filter(|config| config.port().is_some()).enumerate() {
         let name = device_name(at);
-        let Some(folder) = Folder::create(class, &name) else { return Ok(()) };
+        let Ok(folder) = Folder::create(class, &name) else { return Ok(()) };
         let interface = interface(config);
         folder.describe(&name, guid(config), interface.as_ref().map(|interface| &*interface.name))?;
         let Some(Interface { name, index, mac, running, speed_mbps, .. }) = interface else { continue };
@@ -98,14 +98,16 @@ pub struct PortState<'a> {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Returns the folder of the device `name` in `class`, and creates it. Returns `None` if the file system does not allow it.
-    #[must_use]
-    pub fn create(class: &Path, name: &str) -> Option<Self> {
+    /// Returns the folder of the device `name` in `class`, and creates it.
+    ///
+    /// # Errors
+    /// Returns the file system's error if the folder does not exist and cannot be created, as in the kernel's own sysfs.
+    pub fn create(class: &Path, name: &str) -> io::Result<Self> {
         let folder = class.join(name);
         if !folder.is_dir() {
-            std::fs::create_dir(&folder).ok()?;
+            std::fs::create_dir(&folder)?;
         }
-        Some(Self(folder))
+        Ok(Self(folder))
     }
 
     /// Writes the properties of a device that are known before its port is open. `interface` is its Linux interface, if it has one.
@@ -283,8 +285,8 @@ mod tests {
 
     #[test]
     fn nothing_is_written_without_the_folder_of_ferroce_run() {
-        assert!(Folder::create(Path::new("/sys/class/net"), "ferroce0").is_none());
-        assert!(Folder::create(Path::new("/nowhere/infiniband"), "ferroce0").is_none());
+        assert!(Folder::create(Path::new("/sys/class/net"), "ferroce0").is_err());
+        assert!(Folder::create(Path::new("/nowhere/infiniband"), "ferroce0").is_err());
     }
 
     #[test]

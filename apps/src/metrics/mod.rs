@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use verbs::observe;
+use verbs::observe::{self, ProcessStatus};
 
 /// The command line of `ferroce metrics`.
 #[derive(Clone, Debug, clap::Args)]
@@ -40,12 +40,19 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Returns the metrics of all processes that can be observed. Prints an error for each other process.
 fn collect() -> String {
-    let mut processes = Vec::new();
+    let (processes, errors) = read_all();
+    errors.iter().for_each(|error| note!("{error}"));
+    text::exposition(&processes)
+}
+
+/// Returns the reports of all processes that can be observed, and the errors of the others.
+fn read_all() -> (Vec<ProcessStatus>, Vec<String>) {
+    let (mut processes, mut errors) = (Vec::new(), Vec::new());
     for read in observe::read_all() {
         match read {
             Ok(process) => processes.push(process),
-            Err(error) => note!("{error}"),
+            Err(error) => errors.push(error.to_string()),
         }
     }
-    text::exposition(&processes)
+    (processes, errors)
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use verbs::observe::{self, ProcessStatus};
+use verbs::observe::ProcessStatus;
 use verbs::port::GidTable;
 use verbs::sysfs::{Folder, PortState};
 
@@ -40,21 +40,22 @@ const FILES: [(&str, &str, u64); 11] = [
 /// # Errors
 /// Returns a failure if a file cannot be written.
 pub fn run(root: &Path) -> Result<(), Failure> {
-    let failed = |error: io::Error| {
-        Failure::run(format!(
-            "--sysfs {}: {error}; name a folder that this user can write to",
-            root.display()
-        ))
+    let failed = |at: &Path, error: io::Error| {
+        let (at, remedy) = (at.display(), "name a folder in which this user can create files");
+        Failure::run(format!("--sysfs {at}: {error}; {remedy}"))
     };
     signals::listen()?;
-    link_others(Path::new(SYS), root).map_err(failed)?;
+    link_others(Path::new(SYS), root).map_err(|error| failed(root, error))?;
     note!("writing {0}/class/infiniband for `node_exporter --path.sysfs {0}`", root.display());
-    let mut devices = Devices::default();
+    let class = root.join("class/infiniband");
+    let (mut devices, mut unread) = (Devices::default(), Unread::default());
     while signals::check().is_ok() {
         let next = Instant::now() + PERIOD;
         let is_running = |pid| Path::new(&format!("/proc/{pid}")).exists();
-        devices.update(&observe::read_all().into_iter().flatten().collect::<Vec<_>>(), is_running);
-        devices.write(&root.join("class/infiniband")).map_err(failed)?;
+        let (processes, errors) = super::read_all();
+        unread.update(errors).iter().for_each(|error| note!("{error}"));
+        devices.update(&processes, is_running);
+        devices.write(&class).map_err(|(name, error)| failed(&class.join(name), error))?;
         while Instant::now() < next && signals::check().is_ok() {
             sleep(LOOK);
         }
@@ -74,6 +75,18 @@ fn link_others(sys: &Path, root: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The errors of the processes that could not be read at the last update.
+#[derive(Default)]
+struct Unread(BTreeSet<String>);
+
+impl Unread {
+    /// Replaces the errors. Returns those that the last update did not have, so that each is printed once.
+    fn update(&mut self, errors: Vec<String>) -> Vec<String> {
+        let last = std::mem::replace(&mut self.0, errors.into_iter().collect());
+        self.0.difference(&last).cloned().collect()
+    }
 }
 
 /// The devices that have been seen, by the names of their folders. They stay, with their counts, when no process has them open.
@@ -118,24 +131,27 @@ impl Devices {
         }
     }
 
-    fn write(&self, class: &Path) -> io::Result<()> {
-        for (name, device) in &self.0 {
-            let Some(folder) = Folder::create(class, name) else {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            };
-            folder.describe(name, [0; 8], None)?;
-            let (gids, interface) = (&GidTable::default(), &*device.port);
-            let Device { is_up, speed_mbps, .. } = *device;
-            folder.describe_port(&PortState { is_up, speed_mbps, gids, interface })?;
-            for ((file, _, unit), sum) in FILES.iter().zip(device.sums) {
-                folder.replace(&format!("ports/1/{file}"), &(sum / unit).to_string())?;
-            }
-        }
-        Ok(())
+    /// Writes the folder of each device into `class`. Returns the name of the folder that could not be written, and the reason.
+    fn write(&self, class: &Path) -> Result<(), (&str, io::Error)> {
+        self.0
+            .iter()
+            .try_for_each(|(name, device)| device.write(class, name).map_err(|error| (&**name, error)))
     }
 }
 
 impl Device {
+    fn write(&self, class: &Path, name: &str) -> io::Result<()> {
+        let folder = Folder::create(class, name)?;
+        folder.describe(name, [0; 8], None)?;
+        let (gids, interface) = (&GidTable::default(), &*self.port);
+        let Self { is_up, speed_mbps, .. } = *self;
+        folder.describe_port(&PortState { is_up, speed_mbps, gids, interface })?;
+        for ((file, _, unit), sum) in FILES.iter().zip(self.sums) {
+            folder.replace(&format!("ports/1/{file}"), &(sum / unit).to_string())?;
+        }
+        Ok(())
+    }
+
     fn count(&mut self, pid: u32, counts: [u64; FILES.len()]) {
         let last = self.last.insert(pid, counts).unwrap_or_default();
         for ((sum, count), last) in self.sums.iter_mut().zip(counts).zip(last) {
@@ -188,6 +204,26 @@ mod tests {
         let data = "memif__run_a.sock/ports/1/counters/port_xmit_data";
         assert_eq!(written(&[], data), format!("{}\n", (8000 + 40 + 400) / 4));
         assert_eq!(written(&[], "memif__run_a.sock/ports/1/hw_counters/out_of_sequence"), "0\n");
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_written_is_named_with_the_reason() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("eth0"), "a file").unwrap();
+        let mut devices = Devices::default();
+        devices.update(&[process(1, "eth0", 0, 0)], |_| true);
+        let (name, error) = devices.write(root.path()).unwrap_err();
+        assert_eq!((name, error.kind()), ("eth0", io::ErrorKind::AlreadyExists));
+    }
+
+    #[test]
+    fn an_error_that_remains_is_returned_once() {
+        let mut unread = Unread::default();
+        let mut update = |errors: &[&str]| unread.update(errors.iter().map(|&error| error.into()).collect());
+        assert_eq!(update(&["process 7"]), ["process 7"]);
+        assert_eq!(update(&["process 8", "process 7"]), ["process 8"]);
+        assert!(update(&[]).is_empty());
+        assert_eq!(update(&["process 7"]), ["process 7"]);
     }
 
     #[test]

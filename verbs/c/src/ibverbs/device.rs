@@ -69,7 +69,7 @@ impl Configured {
         put(&mut abi.dev_path, &format!("/sys/class/infiniband_verbs/{name}"));
         put(&mut abi.ibdev_path, &format!("/sys/class/infiniband/{name}"));
         let guid = sysfs::guid(&config);
-        if let Some(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
+        if let Ok(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
             let interface = sysfs::interface(&config).map(|interface| interface.name);
             report(folder.describe(&name, guid, interface.as_deref()));
         }
@@ -106,7 +106,7 @@ impl Configured {
     fn describe(&self, device: &Device) -> Result<(), Errno> {
         // SAFETY: `new` wrote a NUL-terminated name, and nothing changes it.
         let name = unsafe { CStr::from_ptr(self.abi.name.as_ptr()) }.to_string_lossy();
-        if let Some(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
+        if let Ok(folder) = Folder::create(Path::new(sysfs::CLASS), &name) {
             let info = device.query()?;
             let (is_up, speed_mbps) = (device.link_is_up(), info.speed_mbps);
             let port = PortState { is_up, speed_mbps, gids: &info.gids, interface: &info.port };

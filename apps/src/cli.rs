@@ -1,12 +1,11 @@
 //! The command line of `ferroce`: every subcommand, and the examples in its help.
 
-use crate::failure::Failure;
 use crate::perf::PerfArgs;
 use crate::{
     capture, config, doctor, fault, info, manual, metrics, pcap, replay, run, sim, soak, switch, tcp, top,
     why,
 };
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use clap_complete::Shell;
 
 /// An RDMA NIC made of software: RoCEv2 over DPDK ports, paced by in-band telemetry.
@@ -168,14 +167,4 @@ pub enum Command {
     /// Write the man pages and the reference of commands into a folder
     #[command(hide = true)]
     Manual(manual::Args),
-}
-
-/// Prints the completion script of `shell`.
-///
-/// # Errors
-/// Returns a failure if standard output cannot be written.
-pub fn completions(shell: Shell) -> Result<(), Failure> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "ferroce", &mut script);
-    out!("{}", String::from_utf8_lossy(&script))
 }

@@ -9,6 +9,7 @@ mod output;
 mod capture;
 mod cli;
 mod clients;
+mod completion;
 mod config;
 mod counters;
 mod doctor;
@@ -32,7 +33,7 @@ mod top;
 mod units;
 mod why;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use cli::{Cli, Command};
 use failure::Failure;
 use perf::{Kind, Tool, Verb};
@@ -44,6 +45,7 @@ pub fn main() -> ExitCode {
     // This also applies to a program with file capabilities. Its caller can select by flags everything that the variables select, and
     // `ferroce run` passes the capabilities to any program (docs/guide/ports.md).
     datapath::environment::obey_caller();
+    completion::answer(Cli::command);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(refused) => return failure::usage(&refused),
@@ -64,7 +66,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Soak(args) => soak::run(&args),
         Command::Switch(args) => switch::run(&args),
         Command::Tcp(args) => tcp::run(&args),
-        Command::Completions { shell } => cli::completions(shell).map(|()| ExitCode::SUCCESS),
+        Command::Completions { shell } => completion::script(shell).map(|()| ExitCode::SUCCESS),
         Command::Guard => run::guard::run(),
         Command::Manual(args) => manual::run(&args),
         Command::Run(args) => run::run(&args),

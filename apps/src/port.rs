@@ -1,7 +1,7 @@
 //! The flags that select and configure a port, common to all tools.
 
 use crate::failure::Failure;
-use crate::units;
+use crate::{completion, units};
 use cc::Rate;
 use datapath::port_spec::PortSpec;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use verbs::{Device, DeviceConfig, Mtu, Progress};
 #[command(next_help_heading = "Port")]
 pub struct PortArgs {
     /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, or raw EAL arguments [env: FERROCE_PORT]
-    #[arg(short = 'd', long, alias = "ib-dev", value_name = "PORT")]
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "PORT", add = completion::port())]
     pub port: Option<String>,
     /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64. Without a prefix, every host is a neighbour
     /// [env: FERROCE_IP]

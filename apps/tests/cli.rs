@@ -84,13 +84,36 @@ fn help_has_examples() {
     ferroce("").assert().code(2);
 }
 
+/// Returns what a shell gets when it asks to complete the last word of `line`.
+fn completions(line: &str) -> Vec<String> {
+    let mut command = ferroce("--");
+    command.arg("ferroce").args(line.split(' ')).env("FERROCE_COMPLETE", "bash").env("_CLAP_IFS", "\n");
+    command.env("_CLAP_COMPLETE_INDEX", line.split(' ').count().to_string());
+    let output = command.assert().success().get_output().clone();
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
 #[test]
-fn completions_contain_the_tools() {
-    for shell in ["bash", "zsh", "fish"] {
+fn the_script_of_a_shell_asks_ferroce() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let output = ferroce(&format!("completions {shell}")).assert().success().get_output().clone();
         let script = String::from_utf8(output.stdout).unwrap();
-        assert!(script.contains("write-bw") && script.contains("doctor"), "{shell}");
+        assert!(script.contains("FERROCE_COMPLETE") && script.contains("ferroce"), "{shell}: {script}");
     }
+}
+
+#[test]
+fn tools_algorithms_keys_and_ports_are_completed() {
+    assert_eq!(completions("write-"), ["write-bw", "write-lat"]);
+    for tool in ["write-bw", "run", "env"] {
+        assert_eq!(completions(&format!("{tool} --cc hpcc-")), ["hpcc-fair", "hpcc-rx"], "{tool}");
+        assert_eq!(completions(&format!("{tool} --cc hpcc,line")), ["hpcc,line_rate="], "{tool}");
+    }
+    for tool in ["write-bw", "run", "info", "tcp", "switch"] {
+        assert_eq!(completions(&format!("{tool} --port mem")), ["memif:"], "{tool}");
+        assert_eq!(completions(&format!("{tool} --port lo")), ["lo"], "{tool}");
+    }
+    assert_eq!(completions("run --port lo,lo"), ["lo,lo"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The flags that select congestion control.
 
 use super::args::Connection;
+use crate::completion;
 use crate::failure::Failure;
 use cc::Parameters;
 use clap::error::ErrorKind;
@@ -51,7 +52,8 @@ fn flag(setting: &'static Setting) -> Arg {
     }
     if setting.key == LINE {
         let check = |text: &str| text.parse::<CongestionChoice>().map(|_| text.to_owned());
-        return arg.value_name("NAME[,KEY=VALUE...]").value_parser(check).help(format!(
+        let arg = arg.value_name("NAME[,KEY=VALUE...]").add(completion::congestion());
+        return arg.value_parser(check).help(format!(
             "{help} It is {accepts}, followed by keys of a congestion rule: hpcc,line_rate=1G,base_rtt=2ms [default: {default}]"
         ));
     }

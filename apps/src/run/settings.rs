@@ -1,6 +1,7 @@
 //! The settings that `ferroce run` and `ferroce env` pass to the libraries of a program, as variables of its environment.
 
 use super::{device_file, library};
+use crate::completion;
 use crate::failure::Failure;
 use datapath::port_spec::PortSpec;
 use std::ffi::OsString;
@@ -14,7 +15,7 @@ use verbs::port::{Address, port_list};
 #[derive(Debug, clap::Args)]
 pub struct Settings {
     /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; each port of a list is a device: eth0,eth1 [default: the port in ferroce.toml]
-    #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT")]
+    #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", add = completion::port())]
     port: Option<String>,
     /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64
     #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP")]
@@ -24,7 +25,7 @@ pub struct Settings {
     vlan: Option<u16>,
     /// Congestion control of queue pairs: an algorithm, such as hpcc, dcqcn, fixed or auto, followed by the keys of a congestion rule:
     /// hpcc,line_rate=1G,base_rtt=2ms
-    #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC")]
+    #[arg(long, value_name = "NAME[,KEY=VALUE...]", env = "FERROCE_CC", add = completion::congestion())]
     cc: Option<String>,
     /// File of settings [default: ferroce.toml in this folder, if it exists]
     #[arg(long, value_name = "FILE", env = "FERROCE_CONFIG")]

@@ -10,7 +10,7 @@ mod settings;
 mod show;
 
 use crate::failure::Failure;
-use crate::units;
+use crate::{completion, units};
 use cc::{Instant, Rate};
 use control::{Bound, Control};
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
@@ -50,7 +50,7 @@ Example: two senders, and a receiver behind a 200 Mb/s port
 )]
 pub struct Args {
     /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ...; repeat it for each of at least two
-    #[arg(short, long = "port", value_name = "PORT", required = true, num_args = 1)]
+    #[arg(short, long = "port", value_name = "PORT", required = true, num_args = 1, add = completion::port())]
     ports: Vec<PortSpec>,
     /// Rate limit of every port: 200M, 10G. A port without one writes no telemetry
     #[arg(long, value_name = "RATE", value_parser = units::rate)]

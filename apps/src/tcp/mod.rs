@@ -5,7 +5,7 @@ mod flows;
 mod new_connections;
 
 use crate::failure::Failure;
-use crate::{signals, units};
+use crate::{completion, signals, units};
 use cc::Rate;
 use datapath::clock::monotonic;
 use datapath::linux;
@@ -42,7 +42,7 @@ Examples:
   ferroce tcp --port eth0 --base-rtt 2ms")]
 pub struct Args {
     /// Linux interface whose connections are paced, and whose peers are answered
-    #[arg(short = 'd', long, value_name = "INTERFACE", env = "FERROCE_PORT")]
+    #[arg(short = 'd', long, value_name = "INTERFACE", env = "FERROCE_PORT", add = completion::port())]
     port: String,
     /// DSCP of probes and answers, 0 to 63; the same on all hosts and switches, and unused otherwise
     #[arg(long, value_name = "DSCP", env = "FERROCE_TCP_DSCP", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..64))]

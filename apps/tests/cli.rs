@@ -369,3 +369,38 @@ fn config_checks_a_file_that_names_no_port() {
     std::fs::write(&file, "mtu = 1024").unwrap();
     ferroce(&format!("config --config {}", file.display())).assert().success();
 }
+
+#[test]
+fn congestion_control_has_one_syntax_everywhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let [scenario, file] = ["scenario.toml", "ferroce.toml"].map(|name| folder.path().join(name));
+    std::fs::write(folder.path().join("libibverbs.so.1"), "").unwrap();
+    for (text, error) in [
+        ("hpcc,line-rate=1G,base_rtt=2ms", None),
+        ("hpcc,line_rate=1G,colour=red", Some("colour: no such key")),
+        ("hpcc,line_rate=1G,line-rate=2G", Some("line_rate: given twice")),
+        ("hpcc,line_rate", Some("write KEY=VALUE, as in base_rtt=2ms")),
+    ] {
+        let star = "topology = 'star'\nhosts = 2\nrate = '1G'\ndelay = '1us'\n[[flow]]\nsource = 1\ndestination = 2\nbytes = 9";
+        std::fs::write(&scenario, format!("congestion = '{text}'\n{star}\n")).unwrap();
+        std::fs::write(&file, format!("[[congestion]]\ncc = '{text}'\n")).unwrap();
+        for (line, variable, code) in [
+            (format!("env --cc {text}"), "", 0),
+            ("config".to_owned(), text, 0),
+            (format!("config --config {}", file.display()), "", 0),
+            (format!("sim --check {}", scenario.display()), "", 0),
+            // These get as far as the port, which they lack.
+            (format!("write-bw --cc {text}"), "", 2),
+            (format!("tcp --port nosuchif0 --cc {text}"), "", 1),
+        ] {
+            let mut command = ferroce(&line);
+            command.env_remove("FERROCE_CC").env("FERROCE_LIB", folder.path());
+            command.envs((!variable.is_empty()).then_some(("FERROCE_CC", variable)));
+            let output = command.output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            let expected = error.map_or(code, |_| 2);
+            assert_eq!(output.status.code(), Some(expected), "{line}: {said}");
+            assert_eq!(error.is_some(), said.contains(error.unwrap_or("--cc")), "{line}: {said}");
+        }
+    }
+}

@@ -89,7 +89,7 @@ const DEVICES: &str = "Each [[device]] table is a device. It names its port, and
 
 const RULES: &str = "Each [[congestion]] table is a rule. Rules are tried in the file's order, and the first that fits a queue pair decides. \
          If none fits, cc = auto applies. FERROCE_CC contains one rule in one line, such as \
-         hpcc,line_rate=25G,base_rtt=20us; it is tried first.";
+         hpcc,line_rate=25G,base_rtt=20us; it is tried first. Such a line can also be the value of cc in a table.";
 
 const EXAMPLE: &str = r#"port = "eth0"
 progress = "adaptive"

@@ -8,7 +8,7 @@ use fabric::sim::{Rival, Setup, Which};
 use roce::qp::Congestion;
 use serde::Deserialize;
 use std::ops::Range;
-use verbs::congestion::{CcName, CongestionChoice};
+use verbs::congestion::{CcName, CongestionChoice, split_congestion};
 
 /// Another congestion control for some flows: an entry of `[[rival]]`.
 #[derive(Deserialize)]
@@ -95,31 +95,29 @@ pub(super) fn congestion(
     compat: Compat,
     algorithms: &[&'static Registration],
 ) -> Result<Congestion, String> {
-    let mut parts: Vec<String> = text.split(',').map(|part| part.trim().to_owned()).collect();
+    let mut pairs = split_congestion(text)?;
     for (key, value) in vary {
-        let named = |part: &String| part.split('=').next() == Some(key.as_str());
-        parts.retain(|part| !named(part));
         if key == "cc" {
-            parts[0] = value.strip_suffix(WINDOWED).unwrap_or(value).to_owned();
+            value.strip_suffix(WINDOWED).unwrap_or(value).clone_into(&mut pairs[0].1);
         } else {
-            parts.push(format!("{key}={value}"));
+            pairs.retain(|(name, _)| name != key);
+            pairs.push((key.clone(), value.clone()));
         }
     }
-    let registered = algorithms.iter().find(|algorithm| algorithm.name == parts[0]);
-    let name = registered.map(|algorithm| CcName::Registered(algorithm)).or(parts[0].parse().ok());
-    if name.is_none() && !parts[0].contains('=') && !algorithms.is_empty() {
-        return Err(unknown(&parts[0], algorithms));
+    let name = pairs[0].1.as_str();
+    let registered = algorithms.iter().find(|algorithm| algorithm.name == name);
+    let algorithm = registered.map(|algorithm| CcName::Registered(algorithm)).or(name.parse().ok());
+    if algorithm.is_none() && !name.contains('=') && !algorithms.is_empty() {
+        return Err(unknown(name, algorithms));
     }
     // The new algorithm may not have the settings of the replaced one.
-    if let Some(name) = name.filter(|_| vary.iter().any(|(key, _)| key == "cc")) {
-        let is_used = |part: &String| {
-            let setting =
-                CongestionChoice::SETTINGS.iter().find(|setting| part.split('=').next() == Some(setting.key));
-            setting.is_none_or(|setting| name.uses(setting))
-        };
-        parts.retain(is_used);
+    if let Some(algorithm) = algorithm.filter(|_| vary.iter().any(|(key, _)| key == "cc")) {
+        pairs.retain(|(key, _)| {
+            let setting = CongestionChoice::SETTINGS.iter().find(|setting| key == setting.key);
+            setting.is_none_or(|setting| algorithm.uses(setting))
+        });
     }
-    let choice = CongestionChoice::parse(&parts.join(","), algorithms)?;
+    let choice = CongestionChoice::from_pairs(pairs, algorithms)?;
     let congestion = choice.build().map_err(|error| error.as_words())?;
     let algorithm = match (congestion.algorithm, compat) {
         (AlgorithmConfig::Dctcp(config), Compat::HpccNs3) => {

@@ -93,8 +93,9 @@ fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
             ))
         };
         let (key, values) = text.split_once('=').ok_or_else(wrong)?;
+        let key = key.trim().replace('-', "_");
         let known: Vec<_> = CongestionChoice::SETTINGS.iter().map(|setting| setting.key).collect();
-        if !known.contains(&key.trim()) {
+        if !known.contains(&key.as_str()) {
             let keys = known.join(", ");
             return Err(Failure::usage(format!("--vary {text}: no such key; use one of {keys}")));
         }
@@ -105,7 +106,7 @@ fn combinations(vary: &[String], seeds: u64) -> Result<Vec<Vary>, Failure> {
         let add = |vary: &Vary| {
             let with = |value: &str| {
                 let mut vary = vary.clone();
-                vary.push((key.trim().to_owned(), value.trim().to_owned()));
+                vary.push((key.clone(), value.trim().to_owned()));
                 vary
             };
             values.split(',').map(with).collect::<Vec<_>>()

@@ -21,6 +21,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use verbs::congestion::{CcName, CongestionChoice};
 
 /// The intervals between reads of the flows, with and without active flows.
 const BUSY: Duration = Duration::from_millis(1);
@@ -39,7 +40,7 @@ use CUBIC.
 
 Examples:
   ferroce tcp --port eth0
-  ferroce tcp --port eth0 --base-rtt 2ms")]
+  ferroce tcp --port eth0 --cc hpcc,line_rate=1G,base_rtt=2ms")]
 pub struct Args {
     /// Linux interface whose connections are paced, and whose peers are answered
     #[arg(short = 'd', long, value_name = "INTERFACE", env = "FERROCE_PORT", add = completion::port())]
@@ -47,12 +48,32 @@ pub struct Args {
     /// DSCP of probes and answers, 0 to 63; the same on all hosts and switches, and unused otherwise
     #[arg(long, value_name = "DSCP", env = "FERROCE_TCP_DSCP", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..64))]
     dscp: u8,
+    /// Congestion control in the syntax of the other tools: hpcc, and of its keys line_rate and base_rtt
+    #[arg(long, value_name = "NAME[,KEY=VALUE...]", value_parser = congestion, conflicts_with_all = ["base_rtt", "line_rate"],
+        add = completion::congestion())]
+    cc: Option<Settings>,
     /// Base round trip of the paths [default: measured, per flow]
     #[arg(long, value_name = "TIME", value_parser = base_rtt)]
     base_rtt: Option<Duration>,
     /// Rate of the port's link [default: the port's speed; at most that of the slowest link in the telemetry]
     #[arg(long, value_name = "RATE", value_parser = units::rate)]
     line_rate: Option<Rate>,
+}
+
+/// Parses `hpcc,line_rate=1G,base_rtt=2ms`.
+fn congestion(text: &str) -> Result<Settings, String> {
+    let choice: CongestionChoice = text.parse()?;
+    if let Some(name) = choice.cc.filter(|&name| name != CcName::Hpcc) {
+        return Err(format!("{name}: only HPCC++ paces TCP; write hpcc"));
+    }
+    let used = ["cc", "line_rate", "base_rtt"];
+    let mut others = CongestionChoice::SETTINGS.iter().filter(|setting| !used.contains(&setting.key));
+    match others.find(|setting| setting.get(&choice).is_some()) {
+        Some(other) => {
+            Err(format!("{}: TCP has no use for it, only line_rate and base_rtt; leave it out", other.key))
+        }
+        None => Ok(Settings { line_rate: choice.line_rate, base_rtt: choice.base_rtt }),
+    }
 }
 
 /// Parses a base RTT: above 0, at most 1 s.
@@ -76,10 +97,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     })?;
     let numbers =
         Numbers::DEFAULT.with_tcp_dscp(args.dscp).map_err(|wrong| Failure::usage(wrong.to_string()))?;
-    let settings = Settings {
-        line_rate: args.line_rate.or(port.speed_mbps.map(|speed| Rate::from_mbps(speed.into()))),
-        base_rtt: args.base_rtt,
-    };
+    let given = args.cc.unwrap_or(Settings { line_rate: args.line_rate, base_rtt: args.base_rtt });
+    let speed = port.speed_mbps.map(|speed| Rate::from_mbps(speed.into()));
+    let settings = Settings { line_rate: given.line_rate.or(speed), ..given };
     let mut pacer = Pacer::open(port.index, numbers, settings)?;
     if pacer.addresses.is_empty() {
         return Err(Failure::run(format!(

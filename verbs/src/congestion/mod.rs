@@ -37,7 +37,7 @@ pub use roce::qp::{
 pub use roce::wire::format::{Format, Numbers, NumbersError};
 pub use rules::{CongestionRule, Prefix};
 pub use setting::{ChoiceError, Setting};
-pub use text::parse_congestion;
+pub use text::{parse_congestion, split_congestion};
 pub(crate) use units::bytes_text;
 pub use units::{parse_bytes, parse_duration, parse_rate, rate_text};
 

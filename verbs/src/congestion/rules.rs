@@ -3,6 +3,7 @@
 use super::choice::CongestionChoice;
 use super::default::DEFAULT_CONGESTION;
 use super::setting::ChoiceError;
+use super::text::{each_once, split_congestion};
 use roce::qp::Congestion;
 use roce::wire::Service;
 use std::collections::BTreeMap;
@@ -98,30 +99,31 @@ impl RuleText {
     /// # Errors
     /// Returns [`RuleError`] for the first wrong key.
     pub(crate) fn build(&self) -> Result<CongestionRule, RuleError> {
-        let words = self.0.iter().map(|(key, value)| {
-            (key.get_ref().as_str(), value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-        });
-        rule_of(words).map_err(|error| {
-            let place =
-                |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
-            // A missing key has no position, so its error has that of the rule's first key.
-            let offset = place(error.key()).or_else(|| self.0.keys().map(|key| key.span().start).min());
-            RuleError { offset: offset.unwrap_or(0), reason: error.to_string() }
-        })
+        let place = |name: &str| self.0.keys().find(|key| key.get_ref() == name).map(|key| key.span().start);
+        // A missing key, and one in the line of `cc`, have no position, so their errors have that of the rule's first key.
+        let first = self.0.keys().map(|key| key.span().start).min().unwrap_or(0);
+        let wrong = |name: &str, reason: String| RuleError { offset: place(name).unwrap_or(first), reason };
+        let mut pairs = Vec::new();
+        for (key, value) in &self.0 {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            match key.get_ref().as_str() {
+                "cc" => pairs.extend(split_congestion(&text).map_err(|reason| wrong("cc", reason))?),
+                key => pairs.push((key.to_owned(), text)),
+            }
+        }
+        each_once(&pairs).map_err(|reason| wrong("cc", reason))?;
+        rule_of(&pairs).map_err(|error| wrong(error.key(), error.to_string()))
     }
 }
 
 /// Keys that select the queue pairs of a rule.
 pub(super) const FOR_WHOM: [&str; 3] = ["peer", "qp", "service_level"];
 
-pub(super) fn rule_of<'a>(
-    words: impl Iterator<Item = (&'a str, String)>,
-) -> Result<CongestionRule, ChoiceError> {
+pub(super) fn rule_of(pairs: &[(String, String)]) -> Result<CongestionRule, ChoiceError> {
     let (mut peer, mut service, mut service_level) = (None, None, None);
     let mut choice = CongestionChoice::default();
-    for (name, text) in words {
-        let text = text.as_str();
-        match name {
+    for (name, text) in pairs {
+        match name.as_str() {
             "peer" => peer = Some(read(name, text, "an address prefix", "10.0.0.0/8", |it| it.parse().ok())?),
             "qp" => service = Some(read(name, text, "one of RC, UC, UD, XRC", "RC", service_of)?),
             "service_level" => {

@@ -9,8 +9,11 @@ use roce::qp::Congestion;
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-/// Splits a line into keys and values. Its first word is the value of `cc`.
-fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
+/// Splits a line such as `hpcc,line_rate=1G,base_rtt=2ms` into keys and values. Its first word is the value of `cc`. In keys, `-` is `_`.
+///
+/// # Errors
+/// Returns one line with the wrong word, the reason and the remedy.
+pub fn split_congestion(text: &str) -> Result<Vec<(String, String)>, String> {
     let mut words = text.split(',').map(str::trim);
     let mut pairs = vec![("cc".to_owned(), words.next().unwrap_or_default().to_owned())];
     for word in words {
@@ -19,11 +22,17 @@ fn pairs(text: &str) -> Result<Vec<(String, String)>, String> {
             .ok_or_else(|| format!("{word:?}: no `=`; write KEY=VALUE, as in base_rtt=2ms"))?;
         pairs.push((name.trim().replace('-', "_"), value.trim().to_owned()));
     }
-    let mut seen = BTreeSet::new();
-    if let Some((twice, _)) = pairs.iter().find(|(name, _)| !seen.insert(name)) {
-        return Err(format!("{twice}: given twice; leave one of them out"));
-    }
+    each_once(&pairs)?;
     Ok(pairs)
+}
+
+/// Checks that no key is given twice.
+pub(super) fn each_once(pairs: &[(String, String)]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    match pairs.iter().find(|(name, _)| !seen.insert(name)) {
+        Some((twice, _)) => Err(format!("{twice}: given twice; leave one of them out")),
+        None => Ok(()),
+    }
 }
 
 /// `hpcc,line_rate=1G,base_rtt=2ms`: an algorithm, then keys of a rule in `ferroce.toml`.
@@ -31,8 +40,7 @@ impl FromStr for CongestionRule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let rule = rule_of(pairs(text)?.iter().map(|(name, value)| (name.as_str(), value.clone())));
-        rule.map_err(|error| error.as_words())
+        rule_of(&split_congestion(text)?).map_err(|error| error.as_words())
     }
 }
 
@@ -41,18 +49,21 @@ impl FromStr for CongestionChoice {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Self::parse(text, &[])
+        Self::from_pairs(split_congestion(text)?, &[])
     }
 }
 
 impl CongestionChoice {
-    /// Parses a choice, whose algorithm may also be one of these.
+    /// Creates a choice from the keys and values of a [line](split_congestion). Its algorithm may also be one of these.
     ///
     /// # Errors
     /// Returns one line with the wrong key, the reason and the remedy.
-    pub fn parse(text: &str, registered: &[&'static Registration]) -> Result<Self, String> {
+    pub fn from_pairs(
+        pairs: Vec<(String, String)>,
+        registered: &[&'static Registration],
+    ) -> Result<Self, String> {
         let mut choice = Self::default();
-        for (key, value) in pairs(text)? {
+        for (key, value) in pairs {
             let algorithm = registered.iter().find(|algorithm| key == "cc" && algorithm.name == value);
             if let Some(algorithm) = algorithm {
                 choice.cc = Some(CcName::Registered(algorithm));
@@ -93,6 +104,9 @@ mod tests {
     fn a_line_equals_a_rule_of_the_file() {
         let line = rule("hpcc, line-rate=1G, base_rtt=2ms, max_stage=0, peer=10.0.0.0/8").unwrap();
         let file = "cc = 'hpcc'\nline_rate = '1G'\nbase_rtt = '2ms'\nmax_stage = 0\npeer = '10.0.0.0/8'";
+        let table: super::super::RuleText = toml::from_str(file).unwrap();
+        assert_eq!(line, table.build().unwrap());
+        let file = "cc = 'hpcc, line-rate=1G, base_rtt=2ms'\nmax_stage = 0\npeer = '10.0.0.0/8'";
         let table: super::super::RuleText = toml::from_str(file).unwrap();
         assert_eq!(line, table.build().unwrap());
         let line = rule("hpcc,line_rate=1G,base_rtt=2ms,paths=4,all_hops=true,subscribe=true");

@@ -45,6 +45,9 @@ First steps:
   ferroce write-bw --help            measure bandwidth, with examples
   ferroce completions bash > /etc/bash_completion.d/ferroce
 
+The package installs in /usr/share/ferroce: the book (book/introduction.md), scenarios/ for `ferroce sim`, scenarios/faults/ for \
+`ferroce switch`, and grafana.json. In a clone, they are in docs and fabric/scenarios.
+
 FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.
 
 Exit codes: 0 done, 1 the run failed, 2 the command line or a file is wrong, 128 + N ended by signal N (141: the output's reader has ended). \
@@ -72,7 +75,7 @@ Examples:
   ferroce metrics --listen 127.0.0.1:9464      for Prometheus to scrape http://127.0.0.1:9464/metrics
   ferroce metrics --sysfs /run/ferroce-sysfs   for node_exporter --path.sysfs /run/ferroce-sysfs
 
-docs/observing.md lists the metrics; docs/grafana.json is a Grafana dashboard for them.";
+/usr/share/ferroce/book/observing.md lists the metrics; /usr/share/ferroce/grafana.json is a Grafana dashboard for them.";
 
 const CAPTURE: &str = "\
 Examples:

@@ -31,6 +31,26 @@ fn every_command_has_a_page_with_its_examples() {
 }
 
 #[test]
+fn files_that_help_texts_name_are_installed() {
+    let page = fs::read_to_string(pages().path().join("commands.md")).unwrap();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let named: Vec<_> = page.split("/usr/share/ferroce/").skip(1).collect();
+    assert!(named.len() >= 4, "{named:?}");
+    for text in named {
+        let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"/.-".contains(c)).unwrap_or(text.len());
+        let file = text[..end].trim_end_matches('.');
+        // As scripts/package copies them.
+        let source = match file.split_once('/').unwrap_or((file, "")) {
+            ("book", page) => format!("docs/{page}"),
+            ("grafana.json", _) => "docs/grafana.json".into(),
+            ("scenarios", scenario) => format!("fabric/scenarios/{scenario}"),
+            _ => panic!("scripts/package does not install {file}"),
+        };
+        assert!(repository.join(&source).exists(), "{source}");
+    }
+}
+
+#[test]
 fn the_reference_pages_equal_the_generated_ones() {
     let pages = pages();
     for name in ["commands.md", "counters.md", "ferroce-toml.md", "scenarios.md"] {

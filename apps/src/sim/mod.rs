@@ -40,23 +40,24 @@ use std::time::{Duration, Instant};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 A scenario is a TOML file that names a topology (star, dumbbell, parking-lot, leaf-spine, fat-tree, or a graph of its own), the flows, and \
-their congestion control. docs/reference/scenarios.md lists the keys; examples are in fabric/scenarios. The same scenario and seed give the \
-same run, to the trace's digest.
+their congestion control. /usr/share/ferroce/book/reference/scenarios.md lists the keys, and /usr/share/ferroce/scenarios contains \
+examples (in a clone, fabric/scenarios). The same scenario and seed give the same run, to the trace's digest.
 
 Hosts run the product's endpoints. With host = \"model\" they run a faster model: packets that only count their payload, each \
 acknowledged. In both, the product's congestion control paces the flows, and switches have a shared buffer, PFC, ECN, ECMP and \
-telemetry. compat = \"hpcc-ns3\" is the model with the conventions of the simulator of HPCC's authors (fabric/scenarios/reference).
+telemetry. compat = \"hpcc-ns3\" is the model with the conventions of the simulator of HPCC's authors (scenarios/reference).
 
 A flow list is a CSV file with the columns src,dst,bytes,start_ns, or a flow.txt of the simulator of HPCC's authors; hosts are numbered \
 from 1, or from the scenario's first_host. \
 --out also writes report.html, a page without other files.
 
 Examples:
-  ferroce sim fabric/scenarios/incast-16.toml --seed 7 --out results
-  ferroce sim fabric/scenarios/reference/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference
-  ferroce sim fabric/scenarios/incast-16.toml --sweep 1..1001 --shard 3/16 --out parts    (a job of many)
-  ferroce sim --merge parts/*.json --out results
-  ferroce sim --arena --out results")]
+  cd /usr/share/ferroce/scenarios
+  ferroce sim incast-16.toml --seed 7 --out /tmp/results
+  ferroce sim reference/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference
+  ferroce sim incast-16.toml --sweep 1..1001 --shard 3/16 --out /tmp/parts    (a job of many)
+  ferroce sim --merge /tmp/parts/*.json --out /tmp/results
+  ferroce sim --arena --out /tmp/results")]
 pub(crate) struct Args {
     /// Scenario file
     #[arg(required_unless_present_any = ["arena", "merge"])]

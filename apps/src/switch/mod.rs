@@ -46,7 +46,9 @@ Linux interfaces: use veth ends without an address. Their peers must send frames
 checksums and segments beyond the MTU.
 
 Example: two senders, and a receiver behind a 200 Mb/s port
-  ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json"
+  ferroce switch --port s0 --port s1 --port s2 --egress-rate s2=200M --queue 1M --json report.json
+
+Scripts of faults for --faults are in /usr/share/ferroce/scenarios/faults (in a clone, fabric/scenarios/faults)."
 )]
 pub struct Args {
     /// A port: veth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0, ...; repeat it for each of at least two

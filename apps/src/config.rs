@@ -30,21 +30,6 @@ pub struct Args {
     pub json: bool,
 }
 
-/// Keys of the file, and the variable that overrides each.
-const VARIABLES: [(&str, &str); 11] = [
-    ("port", "FERROCE_PORT"),
-    ("ip", "FERROCE_IP"),
-    ("vlan", "FERROCE_VLAN"),
-    ("progress", "FERROCE_PROGRESS"),
-    ("cores", "FERROCE_CORES"),
-    ("queue_pairs", "FERROCE_QUEUE_PAIRS"),
-    ("selective_repeat", "FERROCE_SELECTIVE_REPEAT"),
-    ("int_port", "FERROCE_INT_PORT"),
-    ("aecn_option", "FERROCE_AECN_OPTION"),
-    ("csig_tpid", "FERROCE_CSIG_TPID"),
-    ("congestion", "FERROCE_CC"),
-];
-
 struct Row {
     key: &'static str,
     value: Option<String>,
@@ -124,7 +109,8 @@ impl Sources<'_> {
             "link_rate" => self.args.link_rate.is_some().then_some("--link-rate"),
             _ => None,
         };
-        let variable = VARIABLES.iter().find(|(of, _)| *of == key).map(|(_, variable)| *variable);
+        let setting = DeviceConfig::SETTINGS.iter().find(|setting| setting.key == key);
+        let variable = setting.map(|setting| setting.variable);
         let is_set = |variable: &&str| std::env::var_os(variable).is_some_and(|value| !value.is_empty());
         flag.or(variable.filter(is_set)).map_or_else(|| self.of_file(key), str::to_owned)
     }

@@ -56,10 +56,11 @@ fn a_program_finds_its_device_described_when_it_starts() {
         r#"ip link add eth7 address 02:00:00:00:00:07 type veth peer name eth8
            ip address add 10.79.0.1/24 dev eth7 && ip link set eth7 up && ip link set eth8 up
            "$ferroce" run --port eth7 -- sh -c 'cd /sys/class/infiniband/ferroce0 &&
-             cat node_guid ports/1/state ports/1/link_layer ports/1/gids/1 ports/1/gid_attrs/ndevs/1'"#,
+             cat node_guid ports/1/state ports/1/link_layer ports/1/gids/1 ports/1/gid_attrs/ndevs/1'
+           "$ferroce" run --port eth7 --name mlx5_0 -- sh -c 'test -c /dev/infiniband/mlx5_0 && cat /sys/class/infiniband/mlx5_0/node_desc'"#,
     );
     let gid = "0000:0000:0000:0000:0000:ffff:0a4f:0001";
-    assert_eq!(said, format!("0000:00ff:fe00:0007\n4: ACTIVE\nEthernet\n{gid}\neth7\n"));
+    assert_eq!(said, format!("0000:00ff:fe00:0007\n4: ACTIVE\nEthernet\n{gid}\neth7\nmlx5_0\n"));
 }
 
 #[test]

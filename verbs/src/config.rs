@@ -1,6 +1,7 @@
 //! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
 
 use crate::congestion::{CongestionRule, DeviceKey, FeedbackKey, KeySource};
+use crate::device_names::each_once;
 use crate::fault::{FaultError, PortFault};
 use crate::{config_file, default_file, fault, log};
 use cc::Rate;
@@ -41,6 +42,7 @@ pub struct Address {
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceConfig {
     pub(crate) port: Option<String>,
+    pub(crate) name: Option<String>,
     pub(crate) addresses: Vec<Address>,
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) vlan: Option<Vlan>,
@@ -80,6 +82,12 @@ pub enum ConfigError {
     AddressesOfSeveral { devices: usize },
     #[error("port `{0}` is named twice; name each port once")]
     PortTwice(String),
+    #[error("name {0:?}: not a device's name; write letters, digits, - and _, at most 63, such as mlx5_0")]
+    Name(String),
+    #[error(
+        "two devices have the name `{0}`; give each its own in ferroce.toml: [[device]] with name = \"...\""
+    )]
+    NameTwice(String),
     #[error("MTU {0}: not a path MTU; write 256, 512, 1024, 2048 or 4096")]
     Mtu(u32),
     #[error("VLAN {0:?}: not a VLAN; write 1 to 4094")]
@@ -136,6 +144,7 @@ impl Default for DeviceConfig {
     fn default() -> Self {
         Self {
             port: None,
+            name: None,
             addresses: Vec::new(),
             gateway: None,
             vlan: None,
@@ -169,7 +178,7 @@ impl DeviceConfig {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// Reads `FERROCE_PORT`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`, `FERROCE_QUEUE_PAIRS`,
+    /// Reads `FERROCE_PORT`, `FERROCE_NAME`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`, `FERROCE_QUEUE_PAIRS`,
     /// `FERROCE_SELECTIVE_REPEAT`, `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`) and
     /// `FERROCE_FAULTS` ([faults on demand](crate::fault)). These variables override the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
     ///
@@ -232,31 +241,11 @@ impl DeviceConfig {
             let rule = text.parse().map_err(|reason| ConfigError::Congestion { text, reason })?;
             config.rules.insert(0, rule);
         }
-        let int_port = environment::text("FERROCE_INT_PORT");
-        let int_port =
-            int_port.map(|text| text.parse().map_err(|_| ConfigError::IntPort(text))).transpose()?;
-        config.set_numbers(int_port, environment::text("FERROCE_AECN_OPTION").as_deref())?;
-        if let Some(text) = environment::text("FERROCE_CSIG_TPID") {
-            config.set_csig_tpid(&text)?;
-        }
-        if let Some(text) = environment::text("FERROCE_VLAN") {
-            let id = text.parse().map_err(|_| ConfigError::Vlan(text))?;
-            config = config.vlan(id)?;
-        }
-        if let Some(text) = environment::text("FERROCE_PROGRESS") {
-            config.progress = Some(text.parse()?);
-        }
-        if let Some(text) = environment::text("FERROCE_CORES") {
-            let cores = text.parse().map_err(|_| ConfigError::CoresText(text))?;
-            config = config.cores(cores)?;
-        }
-        if let Some(text) = environment::text("FERROCE_QUEUE_PAIRS") {
-            let most = text.parse().map_err(|_| ConfigError::QueuePairsText(text))?;
-            config = config.queue_pairs(most)?;
-        }
-        if let Some(text) = environment::text("FERROCE_SELECTIVE_REPEAT") {
-            let offer = text.parse().map_err(|_| ConfigError::SelectiveRepeat(text))?;
-            config = config.selective_repeat(offer);
+        for setting in Self::SETTINGS {
+            let text = environment::text(setting.variable);
+            if let (Some(set), Some(text)) = (setting.set, text) {
+                config = set(config, &text)?;
+            }
         }
         Ok(config)
     }
@@ -491,24 +480,20 @@ pub fn port_list(text: &str) -> Vec<&str> {
     pieces.map(str::trim).filter(|port| !port.is_empty()).collect()
 }
 
-/// Checks that no port is listed twice, because two devices cannot share one.
-pub(crate) fn each_port_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
-    let ports = || configs.iter().filter_map(DeviceConfig::port);
-    let twice = ports().enumerate().find(|(at, port)| ports().take(*at).any(|before| before == *port));
-    twice.map_or(Ok(()), |(_, port)| Err(ConfigError::PortTwice(port.to_owned())))
-}
-
-/// Replaces the devices of a file by those of `ports`. A port with a table in the file keeps it. Any other port has only the common
+/// Replaces the devices of a file by those of `ports`, of which each is a port or a device's name. A port with a table in the file keeps it. Any other port has only the common
 /// settings, and addresses only if the file has a single device.
 fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConfig>, ConfigError> {
     let common = match configs.as_slice() {
         [only] => only.clone(),
         several => {
             let first = several.first().cloned().unwrap_or_default();
-            DeviceConfig { addresses: Vec::new(), gateway: None, vlan: None, ..first }
+            DeviceConfig { name: None, addresses: Vec::new(), gateway: None, vlan: None, ..first }
         }
     };
-    let named = |port: &str| configs.iter().find(|config| config.port() == Some(port)).cloned();
+    let named = |text: &str| {
+        let is_named = |config: &&DeviceConfig| [config.port(), config.name.as_deref()].contains(&Some(text));
+        configs.iter().find(is_named).cloned()
+    };
     let listed: Vec<_> =
         ports.iter().map(|port| named(port).unwrap_or_else(|| common.clone().port_named(*port))).collect();
     let addresses =
@@ -516,7 +501,7 @@ fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConf
     if listed.iter().filter(|config| addresses(config)).count() > 1 {
         return Err(ConfigError::AddressesOfSeveral { devices: listed.len() });
     }
-    each_port_once(&listed)?;
+    each_once(&listed)?;
     Ok(listed)
 }
 
@@ -531,6 +516,10 @@ fn with_env(configs: Vec<DeviceConfig>, ports: Option<&str>) -> Result<Vec<Devic
     configs = configs.into_iter().map(DeviceConfig::with_env).collect::<Result<_, _>>()?;
     let faults = fault::from_env()?;
     configs.iter_mut().for_each(|config| config.faults.clone_from(&faults));
+    if let Some(name) = environment::text("FERROCE_NAME") {
+        configs = configs.into_iter().map(|config| config.named(name.as_str())).collect::<Result<_, _>>()?;
+        each_once(&configs)?;
+    }
     if let Some(addresses) = environment::text("FERROCE_IP") {
         let [config] = configs.as_mut_slice() else {
             return Err(ConfigError::AddressesOfSeveral { devices: configs.len() });

@@ -1,7 +1,8 @@
 //! Parses `ferroce.toml` into the settings of devices.
 
-use crate::config::{ConfigError, DeviceConfig, each_port_once, first, vlan};
+use crate::config::{ConfigError, DeviceConfig, first, vlan};
 use crate::congestion::{DeviceKey, RuleError, RuleText};
+use crate::device_names::each_once;
 use crate::toml_error::{line_of, with_remedy};
 use datapath::engine::Idle;
 use roce::wire::Mtu;
@@ -14,6 +15,7 @@ use std::str::FromStr;
 #[serde(deny_unknown_fields)]
 struct Text {
     port: Option<Ports>,
+    name: Option<String>,
     #[serde(default)]
     ip: Vec<String>,
     gateway: Option<IpAddr>,
@@ -48,6 +50,7 @@ enum Ports {
 #[serde(deny_unknown_fields)]
 struct DeviceText {
     port: Option<String>,
+    name: Option<String>,
     #[serde(default)]
     ip: Vec<String>,
     gateway: Option<IpAddr>,
@@ -68,6 +71,9 @@ impl DeviceText {
     /// Returns `config` with the settings of this table. Relative paths are relative to `folder`.
     fn over(self, mut config: DeviceConfig, folder: &Path) -> Result<DeviceConfig, ConfigError> {
         config.port = self.port.or(config.port);
+        if let Some(name) = self.name {
+            config = config.named(name)?;
+        }
         config.gateway = self.gateway.or(config.gateway);
         if !self.ip.is_empty() {
             config.addresses = self.ip.iter().map(|a| a.parse()).collect::<Result<_, _>>()?;
@@ -151,6 +157,7 @@ pub(crate) fn devices(text: &str, folder: &Path) -> Result<Vec<DeviceConfig>, Co
     }
     let common = DeviceText {
         port: None,
+        name: file.name,
         ip: file.ip,
         gateway: file.gateway,
         vlan: file.vlan,
@@ -180,7 +187,7 @@ pub(crate) fn devices(text: &str, folder: &Path) -> Result<Vec<DeviceConfig>, Co
     if let Some((number, _)) = nameless {
         return Err(wrong(format!("[[device]] {number} names no port; add port = \"eth0\" to its table")));
     }
-    each_port_once(&configs)?;
+    each_once(&configs)?;
     Ok(configs)
 }
 
@@ -188,7 +195,7 @@ fn wrong(reason: String) -> ConfigError {
     ConfigError::File { place: "ferroce.toml".into(), reason }
 }
 
-/// Reads the `ferroce.toml` format: `port` (one, or a list), `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`,
+/// Reads the `ferroce.toml` format: `port` (one, or a list), `name`, `ip` (a list), `gateway`, `vlan`, `progress`, `cores`, `idle`, `mtu`,
 /// `buffers`, `queue_pairs`, `selective_repeat`, `early_memory`, `link_rate`, `feedback_key_file`, `int_port`, `aecn_option` (`"0x3e"`),
 /// `csig_tpid` (`"0x9900"`), `[[congestion]]` rules, and `[[device]]` tables, which override the keys up to `feedback_key_file` for one
 /// device. A relative path is relative to the current folder. Returns the first of several devices.
@@ -240,6 +247,16 @@ mod tests {
             ("port = ['eth0', 'eth0']", "`eth0` is named twice"),
             ("[[device]]\nport = 'eth0'\n[[device]]\nmtu = 1024", "[[device]] 2 names no port"),
             ("[[device]]\nmtu = 1024", "[[device]] 1 names no port; add port = "),
+            ("port = ['eth0', 'eth1']\nname = 'rxe0'", "two devices have the name `rxe0`"),
+            (
+                "[[device]]\nport = 'eth0'\nname = 'ferroce1'\n[[device]]\nport = 'eth1'",
+                "the name `ferroce1`",
+            ),
+            (
+                "[[device]]\nport = 'eth0'\nname = 'mlx5/0'",
+                "name \"mlx5/0\": not a device's name; write letters",
+            ),
+            ("name = ''", "name \"\": not a device's name"),
             ("[[device]]\ncolour = 'red'", "colour"),
             ("[[device]]\nport = 'eth0'\nmtu = 1500", "1500"),
         ] {

@@ -26,12 +26,6 @@ pub const TYPE: &str = "Ferroce";
 /// `IBV_PORT_CM_SUP`, `IBV_PORT_IP_BASED_GIDS`: the capabilities of a port.
 pub const PORT_CAPABILITIES: u32 = 1 << 16 | 1 << 26;
 
-/// Returns the name of the device with index `at` in the configuration, from 0.
-#[must_use]
-pub fn device_name(at: usize) -> String {
-    format!("ferroce{at}")
-}
-
 /// Returns the Linux interface of a device, if it has one.
 #[must_use]
 pub fn interface(config: &DeviceConfig) -> Option<Interface> {
@@ -67,7 +61,7 @@ pub fn guid(config: &DeviceConfig) -> [u8; 8] {
 /// Returns the file system's error.
 pub fn describe(class: &Path, configs: &[DeviceConfig]) -> io::Result<()> {
     for (at, config) in configs.iter().filter(|config| config.port().is_some()).enumerate() {
-        let name = device_name(at);
+        let name = config.name_at(at);
         let Ok(folder) = Folder::create(class, &name) else { return Ok(()) };
         let interface = interface(config);
         folder.describe(&name, guid(config), interface.as_ref().map(|interface| &*interface.name))?;

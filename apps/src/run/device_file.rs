@@ -1,7 +1,7 @@
 //! Creates the files of RDMA devices that programs search for.
 //!
 //! UCX uses a device only if `/dev/infiniband` contains a character device of its name that UCX may read and write; UCX never opens it.
-//! This module creates one for each of eight devices. Other programs read `/sys/class/infiniband`, a folder that no process can create in
+//! This module creates one for each of eight devices, and for each name in the settings. Other programs read `/sys/class/infiniband`, a folder that no process can create in
 //! sysfs. An overlay adds an empty folder, which then describes the devices of the settings (`verbs/src/sysfs.rs`). All files are in a
 //! separate mount namespace of the program, where they hide the files of real devices. Only an empty folder `/dev/infiniband` remains, if
 //! there was none.
@@ -10,6 +10,7 @@
 //! devtmpfs of a machine no links are created, because its containers and its real devices use it, too.
 
 use datapath::mounts::PrivateMounts;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -29,14 +30,15 @@ pub const UCX_SETTING: (&str, &str) = ("UCX_IB_GID_INDEX", "0");
 
 /// Creates the files for the program that this process executes, as far as permitted. Any program may use UCX, as `mpirun` and Python do,
 /// and also runs without the files.
-pub fn place(command: &[String]) {
+pub fn place(command: &[String], configs: &[DeviceConfig]) {
     let before = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    if is_placed(&before) {
+    let files = files(configs);
+    if is_placed(&before, &files) {
         return;
     }
-    let Err(error) = mount() else { return };
+    let Err(error) = mount(&files) else { return };
     let forbidden = error.kind() == io::ErrorKind::PermissionDenied;
-    if forbidden && !is_of_the_machine(&before) && link().is_ok() {
+    if forbidden && !is_of_the_machine(&before) && link(&files).is_ok() {
         return;
     }
     // A user without the privilege is not warned at every start, because most programs need no file.
@@ -72,9 +74,11 @@ fn warning(error: &io::Error) -> String {
     )
 }
 
-/// Returns the paths of the device files.
-fn files() -> impl Iterator<Item = PathBuf> {
-    (0..8).map(|number| Path::new(DEVICES).join(format!("ferroce{number}")))
+/// Returns the paths of the device files: those of eight devices without a name, and of the devices in the settings.
+fn files(configs: &[DeviceConfig]) -> BTreeSet<PathBuf> {
+    let unnamed = (0..8).map(|at| DeviceConfig::new().name_at(at));
+    let names = unnamed.chain(configs.iter().enumerate().map(|(at, config)| config.name_at(at)));
+    names.map(|name| Path::new(DEVICES).join(name)).collect()
 }
 
 fn is_device(path: &Path) -> bool {
@@ -82,7 +86,7 @@ fn is_device(path: &Path) -> bool {
 }
 
 /// Mounts the files in a mount namespace that it creates.
-fn mount() -> io::Result<()> {
+fn mount(files: &BTreeSet<PathBuf>) -> io::Result<()> {
     let mounts = PrivateMounts::enter()?;
     let devices = Path::new(DEVICES);
     let created = create(devices)?;
@@ -92,9 +96,9 @@ fn mount() -> io::Result<()> {
         }
         return Err(error);
     }
-    for file in files() {
-        File::create(&file)?;
-        mounts.bind(Path::new("/dev/null"), &file)?;
+    for file in files {
+        File::create(file)?;
+        mounts.bind(Path::new("/dev/null"), file)?;
     }
     if let Err(error) = describe(&mounts) {
         tracing::debug!("{CLASS} cannot be mounted: {error}");
@@ -114,9 +118,9 @@ fn describe(mounts: &PrivateMounts) -> io::Result<()> {
 }
 
 /// Creates links to `/dev/null` where a device file is missing.
-fn link() -> io::Result<()> {
+fn link(files: &BTreeSet<PathBuf>) -> io::Result<()> {
     create(Path::new(DEVICES))?;
-    for file in files().filter(|file| !is_device(file)) {
+    for file in files.iter().filter(|file| !is_device(file)) {
         std::os::unix::fs::symlink("/dev/null", file)?;
     }
     Ok(())
@@ -133,8 +137,8 @@ fn create(folder: &Path) -> io::Result<bool> {
 
 /// Returns true if the files exist, created by an outer `ferroce run`. Virtual hosts may have only the device files, because each has its
 /// own sysfs.
-fn is_placed(mounts: &str) -> bool {
-    files().all(|file| is_device(&file))
+fn is_placed(mounts: &str, files: &BTreeSet<PathBuf>) -> bool {
+    files.iter().all(|file| is_device(file))
         && filesystem(mounts, CLASS).is_some_and(|(_, source)| source == SOURCE)
 }
 

@@ -85,8 +85,9 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         .command
         .split_first()
         .ok_or_else(|| Failure::usage("no program is named; give it after `--`"))?;
-    device_file::place(&args.command);
-    device_file::describe_devices(&args.settings.devices());
+    let devices = args.settings.devices();
+    device_file::place(&args.command, &devices);
+    device_file::describe_devices(&devices);
     let mut command = Command::new(program);
     // On a kernel without ambient capabilities, the program runs without them.
     if let Err(error) = capabilities::hand_on() {

@@ -17,6 +17,9 @@ pub struct Settings {
     /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; each port of a list is a device: eth0,eth1 [default: the port in ferroce.toml]
     #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", add = completion::port())]
     port: Option<String>,
+    /// Name of the device that the program sees, such as mlx5_0, for scripts that expect it [default: ferroce0]
+    #[arg(long, value_name = "NAME", env = "FERROCE_NAME")]
+    name: Option<String>,
     /// The port's addresses, if the kernel assigns none: 10.0.0.1/24,fd00::1/64
     #[arg(long, value_name = "ADDRESS", env = "FERROCE_IP")]
     ip: Option<String>,
@@ -78,6 +81,12 @@ impl Settings {
             Some(ports) => port_list(ports),
             None => configs.iter().filter_map(DeviceConfig::port).collect(),
         };
+        if let Some(name) = &self.name {
+            DeviceConfig::new().named(name).map_err(|error| wrong(&error))?;
+            if ports.len() > 1 {
+                return Err(wrong(&ConfigError::NameTwice(name.clone())));
+            }
+        }
         if let Some(addresses) = &self.ip {
             if ports.len() > 1 {
                 return Err(wrong(&ConfigError::AddressesOfSeveral { devices: ports.len() }));
@@ -113,6 +122,9 @@ impl Settings {
             let addresses = text.split(',').filter_map(|address| address.trim().parse::<Address>().ok());
             *config = std::mem::take(config).addresses(addresses);
         }
+        if let (Some(name), [config]) = (&self.name, &mut configs[..]) {
+            *config = std::mem::take(config).named(name).unwrap_or_default();
+        }
         let in_vlan = |config: DeviceConfig| match self.vlan {
             Some(id) => config.vlan(id),
             None => Ok(config),
@@ -128,9 +140,12 @@ impl Settings {
         self.check()?;
         let mut settings = vec![("LD_LIBRARY_PATH", library::search_path(folder))];
         settings.extend(self.preload.then(|| ("LD_PRELOAD", library::preload(folder))));
-        for (name, value) in
-            [("FERROCE_PORT", &self.port), ("FERROCE_IP", &self.ip), ("FERROCE_CC", &self.cc)]
-        {
+        for (name, value) in [
+            ("FERROCE_PORT", &self.port),
+            ("FERROCE_NAME", &self.name),
+            ("FERROCE_IP", &self.ip),
+            ("FERROCE_CC", &self.cc),
+        ] {
             settings.extend(value.as_ref().map(|value| (name, value.into())));
         }
         settings.extend(self.cores.map(|cores| ("FERROCE_CORES", cores.to_string().into())));

@@ -64,6 +64,9 @@ fn a_port_has_its_own_table_or_the_common_settings() {
     let found = of_ports(file(), &["eth1", "eth9"]).unwrap();
     assert_eq!(found, [DeviceConfig::on("eth1").mtu(Mtu::M4096), DeviceConfig::on("eth9").mtu(Mtu::M1024)]);
     assert_eq!(of_ports(file(), &["eth0"]).unwrap(), [file()[0].clone()]);
+    let text = "[[device]]\nport = 'eth0'\nname = 'mlx5_0'\n[[device]]\nport = 'eth1'";
+    let found = of_ports(config_file::devices(text, Path::new("")).unwrap(), &["mlx5_0", "eth9"]).unwrap();
+    assert_eq!(found, [DeviceConfig::on("eth0").named("mlx5_0").unwrap(), DeviceConfig::on("eth9")]);
     let one = || config_file::devices("ip = ['10.0.0.1/24']", Path::new("")).unwrap();
     let error = of_ports(one(), &["eth0", "eth1"]).unwrap_err();
     assert_eq!(error, ConfigError::AddressesOfSeveral { devices: 2 });

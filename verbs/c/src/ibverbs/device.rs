@@ -62,7 +62,7 @@ fn configured() -> &'static [Configured] {
 
 impl Configured {
     fn new(at: usize, config: DeviceConfig) -> Self {
-        let name = sysfs::device_name(at);
+        let name = config.name_at(at);
         let mut abi = ibv_device { node_type: NODE_CA, transport_type: TRANSPORT_IB, ..Default::default() };
         put(&mut abi.name, &name);
         put(&mut abi.dev_name, &name);
@@ -230,7 +230,7 @@ unsafe fn read_sysfs(
     // SAFETY: guaranteed by the caller.
     let [folder, file] = [folder, file].map(|text| unsafe { CStr::from_ptr(text) }.to_string_lossy());
     let name = folder.rsplit('/').next().unwrap_or_default();
-    let is_ours = (0..configured().len()).any(|at| sysfs::device_name(at) == name);
+    let is_ours = configured().iter().enumerate().any(|(at, ours)| ours.config.name_at(at) == name);
     let own = is_ours.then(|| attribute(&file)).flatten();
     let text = match own {
         Some(text) => text.into_bytes(),

@@ -1,0 +1,45 @@
+//! The names of devices in programs, such as `mlx5_0`. `config.rs` and `config_file.rs` check that each is given once.
+
+use crate::DeviceConfig;
+use crate::errors::ConfigError;
+use std::collections::BTreeSet;
+
+/// Most bytes of a device's name, without its NUL (`IBV_SYSFS_NAME_MAX` is 64).
+const MAX_NAME: usize = 63;
+
+impl DeviceConfig {
+    /// Sets the name that programs see, such as `mlx5_0`: letters, digits, `-` and `_`, at most 63.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::Name`] for any other name.
+    pub fn named(self, name: impl Into<String>) -> Result<Self, ConfigError> {
+        let name = name.into();
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_allowed) {
+            return Err(ConfigError::Name(name));
+        }
+        Ok(Self { name: Some(name), ..self })
+    }
+
+    /// Returns the name of the device with index `at` in the configuration, from 0: the one that is set, or `ferroce0`, `ferroce1` and so on.
+    #[must_use]
+    pub fn name_at(&self, at: usize) -> String {
+        self.name.clone().unwrap_or_else(|| format!("ferroce{at}"))
+    }
+}
+
+/// Checks that no port and no name is given twice, because two devices cannot share one.
+pub(crate) fn each_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
+    let ports = configs.iter().filter_map(|config| config.port.clone());
+    if let Some(port) = twice(ports) {
+        return Err(ConfigError::PortTwice(port));
+    }
+    let devices = configs.iter().filter(|config| config.port.is_some());
+    let name = twice(devices.enumerate().map(|(at, config)| config.name_at(at)));
+    name.map_or(Ok(()), |name| Err(ConfigError::NameTwice(name)))
+}
+
+fn twice(texts: impl Iterator<Item = String>) -> Option<String> {
+    let mut seen = BTreeSet::new();
+    texts.into_iter().find(|text| !seen.insert(text.clone()))
+}

@@ -92,7 +92,7 @@ impl PortArgs {
                 "no port is named; give --port veth0 (or tap:rdma0, memif:/run/x.sock), or set FERROCE_PORT",
             ));
         }
-        Ok(config.progress_by_default(Progress::Inline))
+        Ok(config.progress_by_default(Progress::Inline).polls_always())
     }
 
     /// Returns a description of the thread that runs the core.

@@ -47,6 +47,7 @@ pub struct DeviceConfig {
     pub(crate) gateway: Option<IpAddr>,
     pub(crate) vlan: Option<Vlan>,
     pub(crate) progress: Option<Progress>,
+    pub(crate) polls_always: bool,
     pub(crate) cores: u8,
     pub(crate) idle: Idle,
     pub(crate) mtu: Option<Mtu>,
@@ -149,6 +150,7 @@ impl Default for DeviceConfig {
             gateway: None,
             vlan: None,
             progress: None,
+            polls_always: false,
             cores: 1,
             idle: Idle::default(),
             mtu: None,
@@ -360,6 +362,13 @@ impl DeviceConfig {
     #[must_use]
     pub fn progress_by_default(self, progress: Progress) -> Self {
         Self { progress: self.progress.or(Some(progress)), ..self }
+    }
+
+    /// Declares that the program polls until it closes the device. With [`Progress::Inline`], an ACK then waits for the program's reply if the
+    /// last eight came within 10 µs, as it does with other progress. Without this, a slow handler would keep the peer waiting for the ACK.
+    #[must_use]
+    pub fn polls_always(self) -> Self {
+        Self { polls_always: true, ..self }
     }
 
     /// Sets the number of poll-mode cores behind the port, 1 to 16. The default is 1. With [`Progress::Dedicated`], the process needs as

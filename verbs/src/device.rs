@@ -308,6 +308,7 @@ impl Device {
             addresses_chosen: !config.addresses.is_empty(),
             gateway: config.gateway,
             progress: config.who_runs(),
+            delays_acks: config.polls_always || config.who_runs() != crate::Progress::Inline,
             cores: config.cores,
             idle: config.idle,
             endpoint: EndpointConfig {

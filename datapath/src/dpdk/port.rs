@@ -441,6 +441,10 @@ impl PacketIo for Port {
         }
     }
 
+    fn sends_by_system_calls(&self) -> bool {
+        matches!(self.link, Link::Packet(_) | Link::Udp(_))
+    }
+
     fn suspect(&mut self, peer: IpAddr) {
         if let Link::Packet(socket) = &mut self.link {
             socket.suspect(peer);

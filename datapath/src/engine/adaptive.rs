@@ -43,8 +43,8 @@ const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// Shortest and longest sleep on a port without a descriptor, where a received packet is delayed until the sleep ends. Each sleep is a
 /// quarter longer than the last, so the delay is at most a fifth of the time since the last packet.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
-/// The longest time for which the exit of the process waits for a delayed acknowledgement.
-const LONGEST_EXIT: Duration = Duration::from_secs(1);
+/// The longest time for which the exit of the process waits for a delayed ACK. A handler of a signal may have interrupted a turn.
+const LONGEST_EXIT: Duration = Duration::from_millis(10);
 /// Timer slack in ns. The kernel's default, 50 µs, is as long as the shortest sleep.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
@@ -129,18 +129,8 @@ impl Adaptive {
 }
 
 impl AtExit for SharedCore {
-    /// Lets the thread, which may be paused, send a delayed acknowledgement.
     fn at_exit(&self) {
-        let since = Instant::now();
-        while since.elapsed() < LONGEST_EXIT {
-            if let Some(core) = self.core.try_take()
-                && !core.core().is_some_and(Turn::delays_ack)
-            {
-                return;
-            }
-            self.wake_if(PAUSED);
-            std::thread::sleep(NAPS[0]);
-        }
+        self.send_delayed(LONGEST_EXIT);
     }
 }
 
@@ -167,6 +157,20 @@ impl SharedCore {
             && self.mode.compare_exchange(mode, WORKING, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         {
             self.wake.signal();
+        }
+    }
+
+    /// Lets the thread, which may be paused, send a delayed ACK. Waits for that, but no longer than `longest`.
+    fn send_delayed(&self, longest: Duration) {
+        let since = Instant::now();
+        while since.elapsed() < longest {
+            if let Some(core) = self.core.try_take()
+                && !core.core().is_some_and(Turn::delays_ack)
+            {
+                return;
+            }
+            self.wake_if(PAUSED);
+            std::thread::sleep(NAPS[0]);
         }
     }
 
@@ -312,7 +316,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_exit_of_the_process_waits_for_a_delayed_acknowledgement() {
+    fn the_exit_of_the_process_waits_for_a_delayed_ack() {
         let status = Arc::new(CoreStatus::default());
         let mut turns_left = 1000;
         let core = TestCore {
@@ -323,7 +327,7 @@ mod tests {
             delays_ack: true,
         };
         let mut adaptive = Adaptive::start(core, &status, Wake::new().unwrap()).unwrap();
-        adaptive.shared.at_exit();
+        adaptive.shared.send_delayed(Duration::MAX);
         assert!(!adaptive.shared.core.take().core().unwrap().delays_ack());
         status.end();
         adaptive.stop();

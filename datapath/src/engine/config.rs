@@ -103,6 +103,8 @@ pub struct CoreConfig {
     pub gateway: Option<IpAddr>,
     /// Which threads run the cores.
     pub progress: Progress,
+    /// Whether ACKs may wait for the program's replies, on one core whose port is a socket of the kernel.
+    pub delays_acks: bool,
     /// Number of cores, 1 to 16.
     pub cores: u8,
     /// The behaviour of an idle core.

@@ -107,10 +107,9 @@ impl<P: PacketIo> Core<P> {
 
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
-        // The command may destroy the queue pair whose acknowledgement waits.
-        if self.state.delayed_ack.waiting() > 0 {
-            self.state.delayed_ack.stop_waiting();
-            self.send_burst(now);
+        // The caller may poll no more, and the command's messages must not overtake the ACK.
+        if self.state.delayed_ack.is_waiting() {
+            self.send_delayed(now);
         }
         // Only commands read these counters.
         self.state.counters.port = self.port.own_port().map_or_else(PortCounters::default, P::counters);
@@ -250,10 +249,15 @@ impl<P: PacketIo> Core<P> {
 
     #[inline]
     fn transmit_burst(&mut self, now: Instant) {
-        // The burst of the main core has frames of the others, which do not wait.
-        if self.port.is_main() || self.state.delayed_ack.leaves(now, &mut self.outgoing) {
+        if self.state.delayed_ack.leaves(now, &mut self.outgoing) {
             self.send_burst(now);
         }
+    }
+
+    #[cold]
+    fn send_delayed(&mut self, now: Instant) {
+        self.state.delayed_ack.stop_waiting();
+        self.send_burst(now);
     }
 
     #[inline]
@@ -328,7 +332,7 @@ impl<P: PacketIo> Core<P> {
             self.no_buffer_since.is_some_and(|since| now.saturating_since(since) >= MAX_STALL);
         let waits_for_ring = self.waits_for_ring();
         let Self { port, mac, outgoing, hairpin, deferred, pending, spare_buffer, discard_buffer, .. } = self;
-        let is_backed_up = is_unplugged || outgoing.len() > self.state.delayed_ack.waiting();
+        let is_backed_up = is_unplugged || outgoing.len() > usize::from(self.state.delayed_ack.is_waiting());
         if is_unplugged {
             *spare_buffer = None;
         }
@@ -354,12 +358,13 @@ impl<P: PacketIo> Core<P> {
         if waits_for_ring {
             burst.retry_pending();
         }
+        let sent_before = self.state.endpoint.counters().tx_frames;
         write(&mut self.state, &mut burst);
         let BurstBuilder { filled, discarded, no_buffer, .. } = burst;
         (self.state.member_rings, self.state.tap) = (member_rings, tap);
         self.state.counters.pool_dry += u64::from(no_buffer);
         if discarded > 0 {
-            self.state.on_discarded(discarded as u64);
+            self.state.on_discarded(discarded as u64, sent_before);
         }
         (filled + discarded, no_buffer)
     }
@@ -400,7 +405,7 @@ impl<P: PacketIo> Turn for Core<P> {
     }
 
     fn delays_ack(&self) -> bool {
-        self.state.delayed_ack.waiting() > 0
+        self.state.delayed_ack.is_waiting()
     }
 
     fn listen(&mut self, on: bool) {

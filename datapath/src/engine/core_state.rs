@@ -168,14 +168,16 @@ impl CoreState {
         }
     }
 
-    /// Counts frames that were dropped instead of sent.
+    /// Counts frames that were dropped instead of sent. The endpoint counted `sent_before` frames before it wrote its own of them; the others
+    /// are control frames.
     #[cold]
     #[expect(clippy::arithmetic_side_effects, reason = "counts of frames stay below 2^64")]
-    pub(super) fn on_discarded(&mut self, frames: u64) {
+    pub(super) fn on_discarded(&mut self, frames: u64, sent_before: u64) {
         let counter =
             if self.is_unplugged { &mut self.counters.unplugged } else { &mut self.counters.port_held };
         *counter += frames;
-        self.endpoint.on_discarded(frames);
+        let own = self.endpoint.counters().tx_frames.saturating_sub(sent_before);
+        self.endpoint.on_discarded(own.min(frames));
     }
 
     /// Returns the core's index among those of the port.

@@ -1,112 +1,118 @@
-//! Delayed acknowledgements: an acknowledgement waits for the program's reply, and leaves in the same burst, behind it.
+//! Delayed acknowledgements: an ACK waits for the program's reply, and leaves in the same burst, behind it.
 //!
-//! On an interface of the kernel, a burst costs its sender about 2 µs. A core that acknowledges a request at once spends them before the
-//! program sees the request. TCP delays its acknowledgements for the same reason. Here, they wait only if the program
-//! has replied to the last [`LEARNED`] messages within [`MAX_DELAY`], and at most until the first turn after that time. A program that stops
-//! polling stops running turns, too. An adaptive core's thread then runs one after 1 ms at most, or when the process exits; an inline core
-//! answers only while the program polls.
+//! A burst to a socket of the kernel costs its sender about 2 µs. A core that acknowledges a request at once spends them before the program
+//! sees the request. TCP delays its acknowledgements for the same reason. Here, an ACK waits only if the program has replied to the last
+//! [`LEARNED`] requests within [`MAX_DELAY`], and at most until the first turn after that time. A program that stops polling stops running
+//! turns, too. An adaptive core's thread then runs one after 2 ms at most, or when the process exits with `exit`. The ACKs of an inline core
+//! wait only if the program promises to poll.
 
 use crate::io::{Burst, PacketBuf};
 use cc::Instant;
+use roce::Qpn;
 use roce::wire::{self, Numbers, Opcode};
 use std::time::Duration;
 
-/// Consecutive quick replies after which acknowledgements wait.
+/// Consecutive quick replies after which ACKs wait.
 const LEARNED: u8 = 8;
 
-/// The longest time from an acknowledgement to a reply that counts as quick. A fourth of a requester's shortest probe timeout.
+/// The longest time from an ACK to a reply that counts as quick. Half of the shortest time after which a requester probes.
 const MAX_DELAY: Duration = Duration::from_micros(10);
-
-/// Acknowledgements that may wait at once. More are a sign of other traffic than messages with replies.
-const MAX_WAITING: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct DelayedAck {
+    may_wait: bool,
     /// Consecutive quick replies, at most [`LEARNED`].
     replies: u8,
-    /// When the last acknowledgements were written, if nothing was since.
-    acknowledged_at: Option<Instant>,
-    /// The number of acknowledgements that wait, at the front of the burst.
-    waiting: usize,
+    /// When the last ACK was written, and its destination, if nothing was written since.
+    acknowledged: Option<(Instant, Qpn)>,
+    /// Whether that ACK waits, as the first frame of the burst.
+    is_waiting: bool,
 }
 
 impl DelayedAck {
+    pub(super) fn new(may_wait: bool) -> Self {
+        Self { may_wait, ..Self::default() }
+    }
+
     /// Returns the state after [`LEARNED`] quick replies.
     #[cfg(test)]
-    pub(super) const fn after_replies() -> Self {
-        Self { replies: LEARNED, acknowledged_at: None, waiting: 0 }
+    pub(super) fn after_replies() -> Self {
+        Self { replies: LEARNED, ..Self::new(true) }
     }
 
-    /// Returns the number of acknowledgements that wait.
+    /// Returns whether an ACK waits.
     #[inline]
-    pub(super) const fn waiting(&self) -> usize {
-        self.waiting
+    pub(super) const fn is_waiting(&self) -> bool {
+        self.is_waiting
     }
 
-    /// Decides whether the burst leaves now. Moves acknowledgements that have waited behind the requests of their reply.
+    /// Decides whether the burst leaves now. Moves an ACK that has waited behind the requests of its reply.
     #[inline]
     pub(super) fn leaves<B: PacketBuf>(&mut self, now: Instant, frames: &mut Burst<B>) -> bool {
-        if self.acknowledged_at.is_none() && !frames.first().is_some_and(is_acknowledge) {
-            return true;
-        }
-        self.decide(now, frames)
+        !self.may_wait || self.decide(now, frames)
     }
 
     #[inline(never)]
     fn decide<B: PacketBuf>(&mut self, now: Instant, frames: &mut Burst<B>) -> bool {
-        let waiting = std::mem::take(&mut self.waiting);
-        let (_, new) = frames.split_at(waiting);
-        let is_quick = self.acknowledged_at.is_some_and(|at| now.saturating_since(at) <= MAX_DELAY);
-        if new.is_empty() && is_quick {
-            self.waiting = waiting;
+        let waited = std::mem::take(&mut self.is_waiting);
+        let new = frames.get(usize::from(waited)..).unwrap_or_default();
+        if waited && new.is_empty() && self.is_quick(now) {
+            self.is_waiting = true;
             return false;
         }
-        if new.len() > MAX_WAITING || !new.iter().all(is_acknowledge) {
-            self.on_reply(is_quick);
-            if waiting > 0 && new.iter().all(is_request) {
-                frames.rotate_left(waiting);
-            }
-            return true;
+        if let [frame] = new
+            && let Some(destination) = acknowledged_by(frame)
+        {
+            return self.on_ack(now, destination);
         }
-        // The acknowledgements before these had no reply.
-        if self.acknowledged_at.is_some() {
+        self.on_other(now, new);
+        if waited && new.iter().all(|frame| requested_from(frame).is_some()) {
+            frames.rotate_left(1);
+        }
+        true
+    }
+
+    /// Returns whether a reply at `now` would be quick.
+    fn is_quick(&self, now: Instant) -> bool {
+        self.acknowledged.is_some_and(|(at, _)| now.saturating_since(at) <= MAX_DELAY)
+    }
+
+    /// Records an ACK that is alone in its burst. Returns false if it waits.
+    const fn on_ack(&mut self, now: Instant, destination: Qpn) -> bool {
+        if self.acknowledged.replace((now, destination)).is_some() {
+            // The last one had no reply.
             self.replies = 0;
         }
-        self.acknowledged_at = (!new.is_empty()).then_some(now);
-        if self.replies == LEARNED {
-            self.waiting = new.len();
-        }
-        self.waiting == 0
+        self.is_waiting = self.replies == LEARNED;
+        !self.is_waiting
     }
 
-    const fn on_reply(&mut self, is_quick: bool) {
-        if self.acknowledged_at.take().is_some() {
-            self.replies = match (is_quick, self.replies) {
-                (false, _) => 0,
-                (true, LEARNED) => LEARNED,
-                (true, replies) => replies + 1,
-            };
+    /// Records other frames, of which a request to the queue pair of the last ACK is a reply.
+    fn on_other<B: PacketBuf>(&mut self, now: Instant, frames: &[B]) {
+        let is_quick = self.is_quick(now);
+        if let Some((_, peer)) = self.acknowledged.take() {
+            let replies = is_quick && frames.iter().any(|frame| requested_from(frame) == Some(peer));
+            self.replies = if replies { LEARNED.min(self.replies.saturating_add(1)) } else { 0 };
         }
     }
 
-    /// Lets acknowledgements that wait leave with the next burst.
+    /// Lets an ACK that waits leave with the next burst.
     pub(super) const fn stop_waiting(&mut self) {
-        self.waiting = 0;
+        self.is_waiting = false;
     }
 }
 
-#[inline]
-fn opcode<B: PacketBuf>(frame: &B) -> Option<Opcode> {
-    wire::opcode_and_destination(frame, Numbers::DEFAULT).map(|(opcode, _)| opcode)
+/// Returns the destination of an ACK; `None` for NAKs and other frames.
+fn acknowledged_by<B: PacketBuf>(frame: &B) -> Option<Qpn> {
+    let (opcode, destination) = wire::opcode_and_destination(frame, Numbers::DEFAULT)?;
+    let body = wire::body(frame)?;
+    // The upper bits of an ACK's syndrome are 0.
+    (opcode.is_acknowledge() && frame.get(body.start)? >> 5 == 0).then_some(destination)
 }
 
-#[inline]
-fn is_acknowledge<B: PacketBuf>(frame: &B) -> bool {
-    opcode(frame).is_some_and(Opcode::is_acknowledge)
-}
-
-/// Returns whether the frame is a request of a connected queue pair. Messages of the connection manager are not: a disconnect request that
-/// overtakes an acknowledgement would flush the work request that it acknowledges.
-fn is_request<B: PacketBuf>(frame: &B) -> bool {
-    opcode(frame).is_some_and(Opcode::is_request)
+/// Returns the destination of a request of a connected queue pair. Messages of the connection manager are none: a disconnect request that
+/// overtakes an ACK would flush the work request that it acknowledges.
+fn requested_from<B: PacketBuf>(frame: &B) -> Option<Qpn> {
+    let (opcode, destination) = wire::opcode_and_destination(frame, Numbers::DEFAULT)?;
+    Opcode::is_request(opcode).then_some(destination)
 }

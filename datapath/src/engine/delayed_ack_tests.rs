@@ -17,6 +17,9 @@ const READ_RESPONSE: u8 = 0x10;
 const ACK: u8 = 0x11;
 const DATAGRAM: u8 = 0x64;
 
+/// The first byte of the BTH.
+const BTH: usize = 42;
+
 /// A program's bursts in virtual time.
 struct Program {
     delayed: DelayedAck,
@@ -35,25 +38,32 @@ impl Program {
     fn sends(&mut self, us: u64, opcodes: &[u8]) -> Vec<u8> {
         self.now = self.now + Duration::from_micros(us);
         for opcode in opcodes {
-            let mut frame = self.port.alloc().unwrap();
-            frame.set_len(64);
-            frame.fill(0);
-            frame[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);
-            frame[23] = 17;
-            frame[36..38].copy_from_slice(&4791_u16.to_be_bytes());
-            frame[42] = *opcode;
+            let frame = self.frame(*opcode);
             self.burst.push(frame);
         }
         match self.delayed.leaves(self.now, &mut self.burst) {
-            true => self.burst.drain(..).map(|frame| frame[42]).collect(),
+            true => self.burst.drain(..).map(|frame| frame[BTH]).collect(),
             false => vec![],
         }
+    }
+
+    /// Returns a frame over IPv4 with four bytes between BTH and ICRC, to queue pair 0.
+    fn frame(&mut self, opcode: u8) -> LoopbackBuf {
+        let mut frame = self.port.alloc().unwrap();
+        frame.set_len(62);
+        frame.fill(0);
+        frame[12..18].copy_from_slice(&[0x08, 0x00, 0x45, 0, 0, 48]);
+        frame[23] = 17;
+        frame[36..38].copy_from_slice(&4791_u16.to_be_bytes());
+        frame[39] = 28;
+        frame[BTH] = opcode;
+        frame
     }
 }
 
 #[test]
 fn an_acknowledgement_waits_after_eight_quick_replies_and_leaves_behind_the_ninth() {
-    let mut program = Program::new(DelayedAck::default());
+    let mut program = Program::new(DelayedAck::new(true));
     for _ in 0..8 {
         assert_eq!(program.sends(100, &[ACK]), [ACK]);
         assert_eq!(program.sends(5, &[SEND]), [SEND]);
@@ -89,6 +99,39 @@ fn acknowledgements_of_a_stream_do_not_wait() {
     assert_eq!(program.sends(1, &[ACK]), [ACK]);
     let mut program = Program::new(DelayedAck::after_replies());
     assert_eq!(program.sends(0, &[ACK; 5]), [ACK; 5]);
+}
+
+#[test]
+fn requests_of_another_queue_pair_and_frames_that_are_no_requests_are_no_replies() {
+    let mut program = Program::new(DelayedAck::after_replies());
+    assert_eq!(program.sends(0, &[ACK]), []);
+    assert_eq!(program.sends(1, &[READ_RESPONSE]), [ACK, READ_RESPONSE]);
+    assert_eq!(program.sends(100, &[ACK]), [ACK]);
+    let mut program = Program::new(DelayedAck::after_replies());
+    assert_eq!(program.sends(0, &[ACK]), []);
+    let mut other = program.frame(SEND);
+    other[BTH + 7] = 1;
+    program.burst.push(other);
+    assert_eq!(program.sends(1, &[]), [SEND, ACK]);
+    assert_eq!(program.sends(100, &[ACK]), [ACK]);
+}
+
+#[test]
+fn a_nak_does_not_wait() {
+    let mut program = Program::new(DelayedAck::after_replies());
+    let mut nak = program.frame(ACK);
+    nak[BTH + 12] = 0x60;
+    program.burst.push(nak);
+    assert_eq!(program.sends(0, &[]), [ACK]);
+}
+
+#[test]
+fn the_acks_of_a_program_that_may_not_poll_never_wait() {
+    let mut program = Program::new(DelayedAck::new(false));
+    for _ in 0..20 {
+        assert_eq!(program.sends(100, &[ACK]), [ACK]);
+        assert_eq!(program.sends(1, &[SEND]), [SEND]);
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! What cores do when the process exits: acknowledgements that wait for a reply leave.
 
-use std::sync::{Mutex, Once, PoisonError, Weak};
+use crate::fork;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, Weak};
 
 /// Part of a core that does something when the process exits.
 pub(super) trait AtExit: Send + Sync {
@@ -12,12 +14,12 @@ pub(super) trait AtExit: Send + Sync {
 static PARTS: Mutex<Vec<(u32, Weak<dyn AtExit>)>> = Mutex::new(Vec::new());
 
 pub(super) fn register(part: Weak<dyn AtExit>) {
-    static REGISTERED: Once = Once::new();
-    // SAFETY: the function exists as long as the library does.
-    REGISTERED.call_once(|| unsafe {
-        libc::atexit(at_exit);
-    });
-    let mut parts = PARTS.lock().unwrap_or_else(PoisonError::into_inner);
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    let Some(mut parts) = fork::lock(&PARTS) else { return };
+    if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function exists as long as the library does.
+        unsafe { libc::atexit(at_exit) };
+    }
     parts.retain(|(_, part)| part.strong_count() > 0);
     parts.push((std::process::id(), part));
 }

@@ -6,6 +6,7 @@ use super::control::Commands;
 use super::core::Core;
 use super::core_group::{CoreGroup, PortAccess};
 use super::core_state::CoreState;
+use super::delayed_ack::DelayedAck;
 use super::events::Subscribers;
 use super::handle::Handle;
 use super::interface_changes::InterfaceChanges;
@@ -76,6 +77,9 @@ impl Engine {
                 CoreInit { state, inbox, commands, event_fd: None }
             })
             .collect();
+        if let [only] = &mut inits[..] {
+            only.state.delayed_ack = DelayedAck::new(config.delays_acks && port.sends_by_system_calls());
+        }
         if let Some(main) = inits.first_mut() {
             (main.state.member_rings, main.event_fd) = (member_rings, event_fd);
         }

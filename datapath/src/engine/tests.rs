@@ -35,6 +35,7 @@ pub(super) fn config(progress: Progress) -> CoreConfig {
         addresses_chosen: false,
         gateway: None,
         progress,
+        delays_acks: true,
         cores: 1,
         idle: Idle::default(),
         endpoint: EndpointConfig {

@@ -112,6 +112,10 @@ pub trait PacketIo: Send {
     }
     /// Sends frames from the front of `from`, as many as the port accepts now. The others stay, in order.
     fn transmit(&mut self, from: &mut Burst<Self::Buf>);
+    /// Returns true if each burst is a system call, which takes longer than a packet.
+    fn sends_by_system_calls(&self) -> bool {
+        false
+    }
     /// Records that packets to `peer` may be lost: a request was not answered in time, or an answered one arrived again.
     fn suspect(&mut self, _peer: IpAddr) {}
     /// Returns the port's properties.

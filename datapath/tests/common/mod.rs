@@ -56,6 +56,7 @@ pub fn core_config(port: &Port, address: &str, progress: Progress) -> CoreConfig
         addresses_chosen: false,
         gateway: None,
         progress,
+        delays_acks: true,
         cores: 1,
         idle: Idle::default(),
         endpoint: EndpointConfig {

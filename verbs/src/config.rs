@@ -89,6 +89,8 @@ pub enum ConfigError {
         "two devices have the name `{0}`; give each its own in ferroce.toml: [[device]] with name = \"...\""
     )]
     NameTwice(String),
+    #[error("name `{0}`: a device of the kernel has it; choose another")]
+    NameOfKernel(String),
     #[error("MTU {0}: not a path MTU; write 256, 512, 1024, 2048 or 4096")]
     Mtu(u32),
     #[error("VLAN {0:?}: not a VLAN; write 1 to 4094")]

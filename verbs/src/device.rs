@@ -4,7 +4,7 @@ use crate::congestion::CongestionRule;
 use crate::cores::Loads;
 use crate::fault::{self, Fault, PortFault, PortFaultError, Verb};
 use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
-use crate::{cm, observe};
+use crate::{cm, observe, sysfs};
 use cc::Rate;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
@@ -219,10 +219,12 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if the port cannot be opened or the configuration does not fit it.
+    /// Returns an error if the port cannot be opened, the configuration does not fit it, or a device of the kernel has the name that it
+    /// sets.
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         fault::check_call::<Error>(Verb::OpenDevice)?;
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
+        sysfs::check_name(std::path::Path::new(sysfs::CLASS), config)?;
         let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
         let spec = spec.resolve();
         // Comes first, because the later steps would fail with less specific errors.

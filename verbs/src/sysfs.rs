@@ -3,18 +3,23 @@
 //!
 //! `ferroce run` mounts an empty folder there, if it has the permission (`apps/src/run/device_file.rs`), and describes the devices of its
 //! settings before the program starts. The drop-in library describes a device again when the program lists it, and its port when the
-//! program opens it. sysfs itself allows no new files, so without that mount nothing is written. These are plain files, which no process
-//! keeps current with traffic, so there are no `counters` and `hw_counters`. `ferroce metrics --sysfs` writes these into a folder of its
-//! own, for all processes.
+//! program opens it. sysfs itself allows no new folders, so without that mount only devices of the kernel have one. Their files are never
+//! written: a NIC stores its `node_desc` in its firmware.
+//!
+//! These are plain files, which no process keeps current with traffic, so there are no `counters` and `hw_counters`. `ferroce metrics
+//! --sysfs` writes these into a folder of its own, for all processes.
 
 use crate::DeviceConfig;
 use crate::device::addresses;
+use crate::errors::ConfigError;
 use datapath::linux::Interface;
 use datapath::neighbour::GidTable;
 use datapath::port_spec::PortSpec;
+use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// The folder of all RDMA devices.
@@ -55,7 +60,7 @@ pub fn guid(config: &DeviceConfig) -> [u8; 8] {
 }
 
 /// Describes the devices of a configuration in the folder `class` before any of them is open. Describes the port, too, if it is on a Linux
-/// interface. Writes nothing if the file system does not allow it.
+/// interface. Writes nothing if [`Folder::create`] fails.
 ///
 /// # Errors
 /// Returns the file system's error.
@@ -92,12 +97,17 @@ pub struct PortState<'a> {
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// Returns the folder of the device `name` in `class`, and creates it.
+    /// Returns the folder of the device `name` in `class`, and creates it if it does not exist.
     ///
     /// # Errors
-    /// Returns the file system's error if the folder does not exist and cannot be created, as in the kernel's own sysfs.
+    /// Returns the file system's error if the folder cannot be created, as in sysfs, and [`io::ErrorKind::AlreadyExists`] if `name` is a
+    /// folder of sysfs or a symbolic link: sysfs contains a link for each device of the kernel.
     pub fn create(class: &Path, name: &str) -> io::Result<Self> {
         let folder = class.join(name);
+        if is_of_kernel(&folder) {
+            let reason = "a device of the kernel, or a link, has this name";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, reason));
+        }
         if !folder.is_dir() {
             std::fs::create_dir(&folder)?;
         }
@@ -183,6 +193,30 @@ impl Folder {
         }
         std::fs::write(file, text)
     }
+}
+
+/// Checks that no device of the kernel in `class` has the name that a configuration sets. Programs would read the files of that device.
+///
+/// # Errors
+/// Returns [`ConfigError::NameOfKernel`] if one has it.
+pub(crate) fn check_name(class: &Path, config: &DeviceConfig) -> Result<(), ConfigError> {
+    match &config.name {
+        Some(name) if is_of_kernel(&class.join(name)) => Err(ConfigError::NameOfKernel(name.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if `folder` is a symbolic link or in sysfs. Ferroce creates neither.
+fn is_of_kernel(folder: &Path) -> bool {
+    if folder.is_symlink() {
+        return true;
+    }
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
+    // SAFETY: statfs is plain data, for which zeros are a valid value.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated, and `found` is valid for writes.
+    let error = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
+    error == 0 && found.f_type == libc::SYSFS_MAGIC
 }
 
 /// Returns the smallest codes of width and speed in `ibv_port_attr` that carry the link's Mb/s. If the speed is unknown, assumes 10 Gb/s.
@@ -281,6 +315,23 @@ mod tests {
     fn nothing_is_written_without_the_folder_of_ferroce_run() {
         assert!(Folder::create(Path::new("/sys/class/net"), "ferroce0").is_err());
         assert!(Folder::create(Path::new("/nowhere/infiniband"), "ferroce0").is_err());
+    }
+
+    #[test]
+    fn a_device_of_the_kernel_is_never_written() {
+        let [class, kernel] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        std::os::unix::fs::symlink(kernel.path(), class.path().join("mlx5_0")).unwrap();
+        let config = DeviceConfig::on("eth7").named("mlx5_0").unwrap();
+        for (class, name) in [(class.path(), "mlx5_0"), (Path::new("/sys"), "kernel")] {
+            assert_eq!(Folder::create(class, name).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        }
+        describe(class.path(), std::slice::from_ref(&config)).unwrap();
+        assert_eq!(std::fs::read_dir(kernel.path()).unwrap().count(), 0);
+        let error = check_name(class.path(), &config).unwrap_err();
+        assert_eq!(error.to_string(), "name `mlx5_0`: a device of the kernel has it; choose another");
+        // The folder of an earlier description is Ferroce's own.
+        Folder::create(class.path(), "mlx5_1").unwrap();
+        assert_eq!(check_name(class.path(), &config.named("mlx5_1").unwrap()), Ok(()));
     }
 
     #[test]

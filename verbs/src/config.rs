@@ -91,6 +91,8 @@ pub enum ConfigError {
     NameTwice(String),
     #[error("name `{0}`: a device of the kernel has it; choose another")]
     NameOfKernel(String),
+    #[error("name `{0}`: the port of another device; choose another")]
+    NameOfPort(String),
     #[error("MTU {0}: not a path MTU; write 256, 512, 1024, 2048 or 4096")]
     Mtu(u32),
     #[error("VLAN {0:?}: not a VLAN; write 1 to 4094")]
@@ -502,8 +504,9 @@ fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConf
         }
     };
     let named = |text: &str| {
-        let is_named = |config: &&DeviceConfig| [config.port(), config.name.as_deref()].contains(&Some(text));
-        configs.iter().find(is_named).cloned()
+        let mut of_file = configs.iter().filter(|config| config.port.is_some());
+        let by_port = of_file.clone().find(|config| config.port() == Some(text));
+        by_port.or_else(|| of_file.find(|config| config.name.as_deref() == Some(text))).cloned()
     };
     let listed: Vec<_> =
         ports.iter().map(|port| named(port).unwrap_or_else(|| common.clone().port_named(*port))).collect();

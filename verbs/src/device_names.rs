@@ -28,13 +28,19 @@ impl DeviceConfig {
     }
 }
 
-/// Checks that no port and no name is given twice, because two devices cannot share one.
+/// Checks that no port and no name is given twice, because two devices cannot share one, and that no name is the port of another device,
+/// because `FERROCE_PORT` selects devices by both.
 pub(crate) fn each_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
     let ports = configs.iter().filter_map(|config| config.port.clone());
     if let Some(port) = twice(ports) {
         return Err(ConfigError::PortTwice(port));
     }
     let devices = configs.iter().filter(|config| config.port.is_some());
+    let is_port = |name: &&String| configs.iter().any(|config| config.port.as_ref() == Some(*name));
+    let named = devices.clone().filter(|config| config.name != config.port);
+    if let Some(name) = named.filter_map(|config| config.name.as_ref()).find(is_port) {
+        return Err(ConfigError::NameOfPort(name.clone()));
+    }
     let name = twice(devices.enumerate().map(|(at, config)| config.name_at(at)));
     name.map_or(Ok(()), |name| Err(ConfigError::NameTwice(name)))
 }

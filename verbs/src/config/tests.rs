@@ -75,6 +75,20 @@ fn a_port_has_its_own_table_or_the_common_settings() {
 }
 
 #[test]
+fn a_port_is_found_before_a_name() {
+    let file = |text| config_file::devices(text, Path::new(""));
+    let error = file("[[device]]\nport = 'eth0'\nname = 'eth1'\n[[device]]\nport = 'eth1'").unwrap_err();
+    assert_eq!(error.to_string(), "name `eth1`: the port of another device; choose another");
+    let own = "[[device]]\nport = 'eth0'\nname = 'eth0'\n[[device]]\nport = 'eth1'";
+    assert_eq!(file(own).unwrap()[0].name_at(0), "eth0");
+    let configs = vec![DeviceConfig::on("eth0").named("eth1").unwrap(), DeviceConfig::on("eth1")];
+    assert_eq!(of_ports(configs, &["eth1"]).unwrap(), [DeviceConfig::on("eth1")]);
+    // Without a port in the file, the name selects nothing.
+    let found = of_ports(file("name = 'eth7'").unwrap(), &["eth7"]).unwrap();
+    assert_eq!(found, [DeviceConfig::on("eth7").named("eth7").unwrap()]);
+}
+
+#[test]
 fn ports_are_listed_in_one_text() {
     for (text, ports) in [
         ("eth0", &["eth0"][..]),

@@ -497,6 +497,8 @@ pub fn port_list(text: &str) -> Vec<&str> {
 /// settings, and addresses only if the file has a single device.
 fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConfig>, ConfigError> {
     let common = match configs.as_slice() {
+        // The name belongs to the file's port, or to the only port if the file has none.
+        [only] if only.port.is_some() || ports.len() > 1 => DeviceConfig { name: None, ..only.clone() },
         [only] => only.clone(),
         several => {
             let first = several.first().cloned().unwrap_or_default();

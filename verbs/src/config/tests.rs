@@ -89,6 +89,20 @@ fn a_port_is_found_before_a_name() {
 }
 
 #[test]
+fn the_name_of_a_file_stays_with_its_port() {
+    let of = |text, ports| of_ports(config_file::devices(text, Path::new("")).unwrap(), ports).unwrap();
+    let with_port = "port = 'eth0'\nname = 'mlx5_0'\nmtu = 1024";
+    let [own, other] = ["eth0", "eth9"].map(|port| DeviceConfig::on(port).mtu(Mtu::M1024));
+    let own = own.named("mlx5_0").unwrap();
+    assert_eq!(of(with_port, &["eth0", "eth9"]), [own.clone(), other.clone()]);
+    assert_eq!(of(with_port, &["mlx5_0"]), [own]);
+    assert_eq!(of(with_port, &["eth9"]), [other]);
+    let without_port = "name = 'mlx5_0'";
+    assert_eq!(of(without_port, &["eth9"]), [DeviceConfig::on("eth9").named("mlx5_0").unwrap()]);
+    assert_eq!(of(without_port, &["eth0", "eth9"]), ["eth0", "eth9"].map(DeviceConfig::on));
+}
+
+#[test]
 fn ports_are_listed_in_one_text() {
     for (text, ports) in [
         ("eth0", &["eth0"][..]),

@@ -1,7 +1,7 @@
 //! Settings of a device: built in code, read from the environment, or from `ferroce.toml`.
 
 use crate::congestion::{CongestionRule, DeviceKey, FeedbackKey, KeySource};
-use crate::device_names::each_once;
+use crate::device_names::{all_named, each_once};
 use crate::fault::{FaultError, PortFault};
 use crate::{config_file, default_file, fault, log};
 use cc::Rate;
@@ -521,7 +521,7 @@ fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConf
     Ok(listed)
 }
 
-/// Applies the environment over the file, and `ports` over both. An empty `FERROCE_PORT` counts as unset.
+/// Applies the environment over the file, and `ports` over both. An empty `FERROCE_PORT` or `FERROCE_NAME` counts as unset.
 fn with_env(configs: Vec<DeviceConfig>, ports: Option<&str>) -> Result<Vec<DeviceConfig>, ConfigError> {
     let mut configs = configs;
     let variable = environment::text("FERROCE_PORT");
@@ -532,10 +532,7 @@ fn with_env(configs: Vec<DeviceConfig>, ports: Option<&str>) -> Result<Vec<Devic
     configs = configs.into_iter().map(DeviceConfig::with_env).collect::<Result<_, _>>()?;
     let faults = fault::from_env()?;
     configs.iter_mut().for_each(|config| config.faults.clone_from(&faults));
-    if let Some(name) = environment::text("FERROCE_NAME") {
-        configs = configs.into_iter().map(|config| config.named(name.as_str())).collect::<Result<_, _>>()?;
-        each_once(&configs)?;
-    }
+    configs = all_named(configs, &environment::text("FERROCE_NAME").unwrap_or_default())?;
     if let Some(addresses) = environment::text("FERROCE_IP") {
         let [config] = configs.as_mut_slice() else {
             return Err(ConfigError::AddressesOfSeveral { devices: configs.len() });

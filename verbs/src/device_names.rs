@@ -28,6 +28,16 @@ impl DeviceConfig {
     }
 }
 
+/// Gives all devices the name in `FERROCE_NAME`, which suits a single one. An empty name changes nothing.
+pub(crate) fn all_named(configs: Vec<DeviceConfig>, name: &str) -> Result<Vec<DeviceConfig>, ConfigError> {
+    if name.is_empty() {
+        return Ok(configs);
+    }
+    let named = configs.into_iter().map(|config| config.named(name)).collect::<Result<Vec<_>, _>>()?;
+    each_once(&named)?;
+    Ok(named)
+}
+
 /// Checks that no port and no name is given twice, because two devices cannot share one, and that no name is the port of another device,
 /// because `FERROCE_PORT` selects devices by both.
 pub(crate) fn each_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
@@ -48,4 +58,18 @@ pub(crate) fn each_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
 fn twice(texts: impl Iterator<Item = String>) -> Option<String> {
     let mut seen = BTreeSet::new();
     texts.into_iter().find(|text| !seen.insert(text.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_variable_names_no_device() {
+        let named = || vec![DeviceConfig::on("eth0").named("rxe0").unwrap()];
+        assert_eq!(all_named(named(), ""), Ok(named()));
+        assert_eq!(all_named(named(), "mlx5_0").unwrap()[0].name_at(0), "mlx5_0");
+        let two = ["eth0", "eth1"].map(DeviceConfig::on).to_vec();
+        assert_eq!(all_named(two, "mlx5_0"), Err(ConfigError::NameTwice("mlx5_0".into())));
+    }
 }

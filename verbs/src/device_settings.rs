@@ -12,6 +12,13 @@ use std::str::FromStr;
 type Set = fn(DeviceConfig, &str) -> Result<DeviceConfig, ConfigError>;
 
 /// A setting of a device.
+///
+/// ```
+/// use ferroce_verbs::DeviceConfig;
+///
+/// let vlan = DeviceConfig::SETTINGS.iter().find(|setting| setting.key == "vlan").unwrap();
+/// assert_eq!(vlan.variable, "FERROCE_VLAN");
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSetting {
     /// The key in `ferroce.toml`.

@@ -4,7 +4,7 @@ use crate::congestion::CongestionRule;
 use crate::cores::Loads;
 use crate::fault::{self, Fault, PortFault, PortFaultError, Verb};
 use crate::{CompletionQueue, DeviceConfig, Error, ProtectionDomain};
-use crate::{cm, observe, sysfs};
+use crate::{cm, device_names, observe};
 use cc::Rate;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
@@ -224,7 +224,7 @@ impl Device {
     pub fn open(config: &DeviceConfig) -> Result<Self, Error> {
         fault::check_call::<Error>(Verb::OpenDevice)?;
         let name = config.port.clone().ok_or(crate::errors::ConfigError::NoPort)?;
-        sysfs::check_name(std::path::Path::new(sysfs::CLASS), config)?;
+        device_names::check_name(std::path::Path::new(device_names::CLASS), config)?;
         let spec: PortSpec = name.parse().map_err(|error| Error::port(&name, error))?;
         let spec = spec.resolve();
         // Comes first, because the later steps would fail with less specific errors.

@@ -3,6 +3,12 @@
 use crate::DeviceConfig;
 use crate::errors::ConfigError;
 use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The folder of all RDMA devices.
+pub const CLASS: &str = "/sys/class/infiniband";
 
 /// Most bytes of a device's name, without its NUL (`IBV_SYSFS_NAME_MAX` is 64).
 const MAX_NAME: usize = 63;
@@ -53,6 +59,30 @@ pub(crate) fn each_once(configs: &[DeviceConfig]) -> Result<(), ConfigError> {
     }
     let name = twice(devices.enumerate().map(|(at, config)| config.name_at(at)));
     name.map_or(Ok(()), |name| Err(ConfigError::NameTwice(name)))
+}
+
+/// Checks that no device of the kernel in `class` has the name that a configuration sets. Programs would read the files of that device.
+///
+/// # Errors
+/// Returns [`ConfigError::NameOfKernel`] if one has it.
+pub(crate) fn check_name(class: &Path, config: &DeviceConfig) -> Result<(), ConfigError> {
+    match &config.name {
+        Some(name) if is_of_kernel(&class.join(name)) => Err(ConfigError::NameOfKernel(name.clone())),
+        _ => Ok(()),
+    }
+}
+
+/// Returns true if `folder` is a symbolic link or in sysfs. Ferroce creates neither.
+pub(crate) fn is_of_kernel(folder: &Path) -> bool {
+    if folder.is_symlink() {
+        return true;
+    }
+    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
+    // SAFETY: statfs is plain data, for which zeros are a valid value.
+    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+    // SAFETY: the path is NUL-terminated, and `found` is valid for writes.
+    let error = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
+    error == 0 && found.f_type == libc::SYSFS_MAGIC
 }
 
 fn twice(texts: impl Iterator<Item = String>) -> Option<String> {

@@ -11,19 +11,16 @@
 
 use crate::DeviceConfig;
 use crate::device::addresses;
-use crate::errors::ConfigError;
+pub use crate::device_names::CLASS;
+use crate::device_names::is_of_kernel;
 use datapath::linux::Interface;
 use datapath::neighbour::GidTable;
 use datapath::port_spec::PortSpec;
-use std::ffi::CString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::IpAddr;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The folder of all RDMA devices.
-pub const CLASS: &str = "/sys/class/infiniband";
 /// The value of `board_id`.
 pub const BOARD: &str = "FERROCE_SOFT";
 /// The value of `hca_type`, which ibstat(8) shows as "CA type".
@@ -195,30 +192,6 @@ impl Folder {
     }
 }
 
-/// Checks that no device of the kernel in `class` has the name that a configuration sets. Programs would read the files of that device.
-///
-/// # Errors
-/// Returns [`ConfigError::NameOfKernel`] if one has it.
-pub(crate) fn check_name(class: &Path, config: &DeviceConfig) -> Result<(), ConfigError> {
-    match &config.name {
-        Some(name) if is_of_kernel(&class.join(name)) => Err(ConfigError::NameOfKernel(name.clone())),
-        _ => Ok(()),
-    }
-}
-
-/// Returns true if `folder` is a symbolic link or in sysfs. Ferroce creates neither.
-fn is_of_kernel(folder: &Path) -> bool {
-    if folder.is_symlink() {
-        return true;
-    }
-    let Ok(path) = CString::new(folder.as_os_str().as_bytes()) else { return false };
-    // SAFETY: statfs is plain data, for which zeros are a valid value.
-    let mut found: libc::statfs = unsafe { std::mem::zeroed() };
-    // SAFETY: the path is NUL-terminated, and `found` is valid for writes.
-    let error = unsafe { libc::statfs(path.as_ptr(), &raw mut found) };
-    error == 0 && found.f_type == libc::SYSFS_MAGIC
-}
-
 /// Returns the smallest codes of width and speed in `ibv_port_attr` that carry the link's Mb/s. If the speed is unknown, assumes 10 Gb/s.
 #[must_use]
 pub fn width_and_speed(mbps: Option<u32>) -> (u8, u8) {
@@ -281,6 +254,7 @@ fn rate(width: u8, speed: u8) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device_names::check_name;
     use roce::wire::Mac;
 
     #[test]

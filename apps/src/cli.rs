@@ -75,7 +75,7 @@ Examples:
   ferroce metrics --listen 127.0.0.1:9464      for Prometheus to scrape http://127.0.0.1:9464/metrics
   ferroce metrics --sysfs /run/ferroce-sysfs   for node_exporter --path.sysfs /run/ferroce-sysfs
 
-/usr/share/ferroce/book/observing.md lists the metrics; /usr/share/ferroce/grafana.json is a Grafana dashboard for them.";
+/usr/share/ferroce/book/observing.md (in a clone, docs/observing.md) lists the metrics; /usr/share/ferroce/grafana.json is a Grafana dashboard for them.";
 
 const CAPTURE: &str = "\
 Examples:

@@ -1,4 +1,6 @@
 //! Shell completion: the script that asks `ferroce` for each word, and the values that only a running `ferroce` knows.
+//!
+//! bash splits words at `=` and `:`, so it completes the algorithm and the first key only, and no port after a colon.
 
 use crate::failure::Failure;
 use clap_complete::Shell;
@@ -40,13 +42,37 @@ pub fn script(shell: Shell) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Completes the name of a port: a Linux interface, or the beginning of another form. Each port of a list is completed.
+/// Completes the name of a Linux interface.
+pub fn interface() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| candidates("", &current.to_string_lossy(), interfaces()))
+}
+
+/// Completes a port: a Linux interface, or the beginning of another form.
 pub fn port() -> ArgValueCompleter {
-    ArgValueCompleter::new(|current: &OsStr| {
-        let interfaces = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
-        let interfaces = interfaces.filter_map(|entry| entry.file_name().into_string().ok());
-        after_comma(current, |_| interfaces.chain(forms().map(str::to_owned)).collect())
-    })
+    ArgValueCompleter::new(|current: &OsStr| candidates("", &current.to_string_lossy(), port_words(&[])))
+}
+
+/// Completes each port of a list.
+pub fn ports() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| after_comma(current, port_words))
+}
+
+/// Returns the words that may follow `before`, the ports of a list so far. In a list with commas no port has a colon
+/// ([`port_list`](verbs::port::port_list)).
+fn port_words(before: &[&str]) -> Vec<String> {
+    if before.iter().any(|port| port.contains(':')) {
+        return Vec::new();
+    }
+    let words = interfaces().into_iter().chain(forms().map(str::to_owned));
+    words
+        .filter(|word| before.is_empty() || !word.contains(':') && !before.contains(&word.as_str()))
+        .collect()
+}
+
+/// Returns the names of the Linux interfaces.
+fn interfaces() -> Vec<String> {
+    let entries = fs::read_dir("/sys/class/net").into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 /// Returns the beginning of each form of a port's name: up to its colon, or the word.
@@ -65,6 +91,20 @@ pub fn congestion() -> ArgValueCompleter {
     ArgValueCompleter::new(|current: &OsStr| after_comma(current, congestion_words))
 }
 
+/// Completes congestion control where only `name` can be chosen, with only these of its keys.
+pub fn congestion_of(name: CcName, keys: &'static [&'static str]) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |current: &OsStr| {
+        after_comma(current, |before| {
+            let mut words = congestion_words(before);
+            words.retain(|word| match before {
+                [] => word == name.as_str(),
+                [first, ..] => *first == name.as_str() && keys.contains(&word.trim_end_matches('=')),
+            });
+            words
+        })
+    })
+}
+
 /// Returns the words that may follow `before`, the complete words of a line such as `hpcc,line_rate=1G`.
 fn congestion_words(before: &[&str]) -> Vec<String> {
     let Some((name, given)) = before.split_first() else {
@@ -77,15 +117,19 @@ fn congestion_words(before: &[&str]) -> Vec<String> {
     keys.map(|setting| format!("{}=", setting.key)).collect()
 }
 
-/// Completes the last word of a comma-separated value: returns the whole value with each of the `words` that begins like it. `words` gets the
-/// words before the last.
+/// Completes the last word of a comma-separated value. `words` returns the words that may follow those before the last.
 fn after_comma(current: &OsStr, words: impl FnOnce(&[&str]) -> Vec<String>) -> Vec<CompletionCandidate> {
     let current = current.to_string_lossy();
     let (before, last) =
         current.rsplit_once(',').map_or((None, &*current), |(before, last)| (Some(before), last));
     let head = before.map_or_else(String::new, |before| format!("{before},"));
     let before: Vec<&str> = before.into_iter().flat_map(|before| before.split(',')).collect();
-    let fitting = words(&before).into_iter().filter(|word| word.starts_with(last));
+    candidates(&head, last, words(&before))
+}
+
+/// Returns `head` with each of the `words` that begins with `last`.
+fn candidates(head: &str, last: &str, words: Vec<String>) -> Vec<CompletionCandidate> {
+    let fitting = words.into_iter().filter(|word| word.starts_with(last));
     fitting.map(|word| CompletionCandidate::new(format!("{head}{word}"))).collect()
 }
 

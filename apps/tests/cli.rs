@@ -109,11 +109,30 @@ fn tools_algorithms_keys_and_ports_are_completed() {
         assert_eq!(completions(&format!("{tool} --cc hpcc-")), ["hpcc-fair", "hpcc-rx"], "{tool}");
         assert_eq!(completions(&format!("{tool} --cc hpcc,line")), ["hpcc,line_rate="], "{tool}");
     }
-    for tool in ["write-bw", "run", "info", "tcp", "switch"] {
+    for tool in ["write-bw", "run", "info", "switch"] {
         assert_eq!(completions(&format!("{tool} --port mem")), ["memif:"], "{tool}");
         assert_eq!(completions(&format!("{tool} --port lo")), ["lo"], "{tool}");
     }
-    assert_eq!(completions("run --port lo,lo"), ["lo,lo"]);
+}
+
+#[test]
+fn only_run_and_env_complete_lists_of_ports() {
+    for tool in ["run", "env"] {
+        assert_eq!(completions(&format!("{tool} --port null,lo")), ["null,lo"], "{tool}");
+        for port in ["lo,lo", "null,mem", "memif:/run/x,lo"] {
+            assert!(completions(&format!("{tool} --port {port}")).is_empty(), "{tool} {port}");
+        }
+    }
+    assert!(completions("write-bw --port null,lo").is_empty());
+}
+
+#[test]
+fn tcp_completes_interfaces_and_the_keys_that_it_accepts() {
+    assert_eq!(completions("tcp --port lo"), ["lo"]);
+    assert!(completions("tcp --port mem").is_empty());
+    assert_eq!(completions("tcp --cc h"), ["hpcc"]);
+    assert_eq!(completions("tcp --cc hpcc,line"), ["hpcc,line_rate="]);
+    assert!(completions("tcp --cc hpcc,eta").is_empty());
 }
 
 #[test]

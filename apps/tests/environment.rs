@@ -72,3 +72,13 @@ fn a_program_without_a_port_is_warned_of() {
     );
     assert_eq!(said, "1\n0\n0\n1\n0\n");
 }
+
+#[test]
+fn devices_of_the_file_in_the_current_folder_have_one_name_each() {
+    let said = shell(
+        r#"printf '[[device]]\nport = "eth0"\n[[device]]\nport = "eth1"\n' > ferroce.toml
+           "$ferroce" env --name mlx5_0 && echo prepared || echo "status $?"
+           FERROCE_NAME= "$ferroce" env >/dev/null && echo prepared"#,
+    );
+    assert_eq!(said, "status 2\nprepared\n");
+}

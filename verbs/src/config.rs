@@ -184,9 +184,10 @@ impl DeviceConfig {
         Self { port: Some(port.into()), ..Self::default() }
     }
 
-    /// Reads `FERROCE_PORT`, `FERROCE_NAME`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`, `FERROCE_QUEUE_PAIRS`,
-    /// `FERROCE_SELECTIVE_REPEAT`, `FERROCE_CC` (a congestion rule in one line, such as `hpcc,line_rate=1G,base_rtt=2ms`) and
-    /// `FERROCE_FAULTS` ([faults on demand](crate::fault)). These variables override the file that `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
+    /// Reads `FERROCE_PORT`, `FERROCE_NAME`, `FERROCE_IP` (comma-separated), `FERROCE_VLAN`, `FERROCE_PROGRESS`, `FERROCE_CORES`,
+    /// `FERROCE_QUEUE_PAIRS`, `FERROCE_SELECTIVE_REPEAT`, `FERROCE_CC` (a congestion rule in one line, such as
+    /// `hpcc,line_rate=1G,base_rtt=2ms`) and `FERROCE_FAULTS` ([faults on demand](crate::fault)). These variables override the file that
+    /// `FERROCE_CONFIG` names, or else `ferroce.toml` in the current folder if it exists.
     ///
     /// A `ferroce.toml` in the current folder that `FERROCE_CONFIG` does not name is checked: it is ignored with a warning if it belongs to
     /// neither the caller nor root, or if others can write to it. Its port is ignored if it is a `pcap:` or `eal:` port.
@@ -493,8 +494,8 @@ pub fn port_list(text: &str) -> Vec<&str> {
     pieces.map(str::trim).filter(|port| !port.is_empty()).collect()
 }
 
-/// Replaces the devices of a file by those of `ports`, of which each is a port or a device's name. A port with a table in the file keeps it. Any other port has only the common
-/// settings, and addresses only if the file has a single device.
+/// Replaces the devices of a file by those of `ports`, of which each is a port or a device's name. A port with a table in the file keeps
+/// it. Any other port has only the common settings, and addresses only if the file has a single device.
 fn of_ports(configs: Vec<DeviceConfig>, ports: &[&str]) -> Result<Vec<DeviceConfig>, ConfigError> {
     let common = match configs.as_slice() {
         // The name belongs to the file's port, or to the only port if the file has none.

@@ -11,7 +11,7 @@ const ABOUT: &str = "Tools and libraries read ferroce.toml in the working folder
          ignores the environment and the working folder, and reads /etc/ferroce.toml. `ferroce config` shows the settings in effect, and \
          where each comes from.";
 
-const DEVICES: &str = "Each [[device]] table is a device. It names its port, and any of the keys from name to feedback_key_file, which then override those of the \
+const DEVICES: &str = "Each [[device]] table is a device. It names its port, and any of the keys from ip to feedback_key_file, which then override those of the \
          whole file.";
 
 const RULES: &str = "Each [[congestion]] table is a rule. Rules are tried in the file's order, and the first that fits a queue pair decides. \

@@ -1,10 +1,10 @@
 //! Creates the files of RDMA devices that programs search for.
 //!
 //! UCX uses a device only if `/dev/infiniband` contains a character device of its name that UCX may read and write; UCX never opens it.
-//! This module creates one for each of eight devices, and for each name in the settings. Other programs read `/sys/class/infiniband`, a folder that no process can create in
-//! sysfs. An overlay adds an empty folder, which then describes the devices of the settings (`verbs/src/sysfs.rs`). All files are in a
-//! separate mount namespace of the program, where they hide the files of real devices. Only an empty folder `/dev/infiniband` remains, if
-//! there was none.
+//! This module creates one for each of eight devices, and for each name in the settings. Other programs read `/sys/class/infiniband`, a
+//! folder that no process can create in sysfs. An overlay adds an empty folder, which then describes the devices of the settings
+//! (`verbs/src/sysfs.rs`). All files are in a separate mount namespace of the program, where they hide the files of real devices. Only an
+//! empty folder `/dev/infiniband` remains, if there was none.
 //!
 //! A container with default capabilities may not mount. There, links to `/dev/null` in its own `/dev` satisfy UCX, and remain. In the
 //! devtmpfs of a machine no links are created, because its containers and its real devices use it, too.
@@ -43,7 +43,7 @@ pub fn place(command: &[String], configs: &[DeviceConfig]) {
     }
     // A user without the privilege is not warned at every start, because most programs need no file.
     if !forbidden || command.iter().any(|word| word.contains("ucx")) {
-        note!("warning: {}", warning(&error));
+        note!("warning: {}", warning(&error, &first_name(configs)));
     }
 }
 
@@ -59,18 +59,24 @@ pub fn setting() -> Option<(&'static str, OsString)> {
     std::env::var_os(UCX_SETTING.0).is_none().then(|| (UCX_SETTING.0, UCX_SETTING.1.into()))
 }
 
-/// Returns one line with the reason why the files are missing, the programs that need them, and the remedy.
-fn warning(error: &io::Error) -> String {
+/// Returns the name of the program's first device.
+fn first_name(configs: &[DeviceConfig]) -> String {
+    configs.first().unwrap_or(&DeviceConfig::new()).name_at(0)
+}
+
+/// Returns one line with the reason why the files are missing, the programs that need them, and the remedy for the device `name`.
+fn warning(error: &io::Error, name: &str) -> String {
     let remedy = match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            "run it as root, in a container with --cap-add SYS_ADMIN, or, for UCX alone, as root: mkdir -p /dev/infiniband && mknod -m 666 /dev/infiniband/ferroce0 c 1 3"
-        }
+        io::ErrorKind::PermissionDenied => &format!(
+            "run it as root, in a container with --cap-add SYS_ADMIN, or, for UCX alone, as root: \
+                 mkdir -p {DEVICES} && mknod -m 666 {DEVICES}/{name} c 1 3"
+        ),
         // unshare(2): ENOSPC is the limit of mount namespaces.
         io::ErrorKind::StorageFull => "raise the limit, as root: sysctl -w user.max_mnt_namespaces=10000",
         _ => "`unshare --mount true`, as root, must succeed",
     };
     format!(
-        "private mounts: {error}, so UCX finds no file {DEVICES}/ferroce0, and no program {CLASS}; {remedy}"
+        "private mounts: {error}, so UCX finds no file {DEVICES}/{name}, and no program {CLASS}; {remedy}"
     )
 }
 
@@ -182,8 +188,11 @@ mod tests {
 
     #[test]
     fn the_remedy_fits_the_error_code() {
-        let remedy = |code| warning(&io::Error::from_raw_os_error(code));
-        assert!(remedy(1).contains("mknod") && remedy(13).contains("mknod"));
+        let remedy = |code| warning(&io::Error::from_raw_os_error(code), "mlx5_0");
+        for code in [1, 13] {
+            assert!(remedy(code).ends_with("mknod -m 666 /dev/infiniband/mlx5_0 c 1 3"), "{}", remedy(code));
+        }
+        assert!(remedy(22).contains("no file /dev/infiniband/mlx5_0,"), "{}", remedy(22));
         assert!(remedy(28).contains("user.max_mnt_namespaces"));
         assert!(remedy(22).contains("unshare --mount true"));
     }

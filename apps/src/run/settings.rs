@@ -15,7 +15,7 @@ use verbs::port::{Address, port_list};
 #[derive(Debug, clap::Args)]
 pub struct Settings {
     /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; each port of a list is a device: eth0,eth1 [default: the port in ferroce.toml]
-    #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", add = completion::port())]
+    #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", add = completion::ports())]
     port: Option<String>,
     /// Name of the device that the program sees, such as mlx5_0, for scripts that expect it [default: ferroce0]
     #[arg(long, value_name = "NAME", env = "FERROCE_NAME")]
@@ -67,11 +67,16 @@ impl Settings {
         Ok(())
     }
 
+    /// Returns the device's name. An empty `FERROCE_NAME` counts as unset, as in the libraries.
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref().filter(|name| !name.is_empty())
+    }
+
     /// Refuses a setting that the libraries would refuse.
     fn check(&self) -> Result<(), Failure> {
         let wrong = |wrong: &dyn std::fmt::Display| Failure::usage(wrong.to_string());
-        let configs = match &self.config {
-            Some(file) => DeviceConfig::all_from_file(file).map_err(|error| wrong(&error))?,
+        let configs = match self.config.clone().or_else(DeviceConfig::file) {
+            Some(file) => DeviceConfig::all_from_file(&file).map_err(|error| wrong(&error))?,
             None => vec![DeviceConfig::new()],
         };
         if let Some(text) = &self.cc {
@@ -81,10 +86,10 @@ impl Settings {
             Some(ports) => port_list(ports),
             None => configs.iter().filter_map(DeviceConfig::port).collect(),
         };
-        if let Some(name) = &self.name {
+        if let Some(name) = self.name() {
             DeviceConfig::new().named(name).map_err(|error| wrong(&error))?;
             if ports.len() > 1 {
-                return Err(wrong(&ConfigError::NameTwice(name.clone())));
+                return Err(wrong(&ConfigError::NameTwice(name.to_owned())));
             }
         }
         if let Some(addresses) = &self.ip {
@@ -122,7 +127,7 @@ impl Settings {
             let addresses = text.split(',').filter_map(|address| address.trim().parse::<Address>().ok());
             *config = std::mem::take(config).addresses(addresses);
         }
-        if let (Some(name), [config]) = (&self.name, &mut configs[..]) {
+        if let (Some(name), [config]) = (self.name(), &mut configs[..]) {
             *config = std::mem::take(config).named(name).unwrap_or_default();
         }
         let in_vlan = |config: DeviceConfig| match self.vlan {

@@ -54,7 +54,7 @@ from 1, or from the scenario's first_host. \
 Examples:
   cd /usr/share/ferroce/scenarios
   ferroce sim incast-16.toml --seed 7 --out /tmp/results
-  ferroce sim reference/two-to-one.toml --sweep 1..13 --vary max_stage=0,5 --compare reference
+  ferroce sim reference/two-to-one.toml --sweep 1..13 --vary max_stage=0,5
   ferroce sim incast-16.toml --sweep 1..1001 --shard 3/16 --out /tmp/parts    (a job of many)
   ferroce sim --merge /tmp/parts/*.json --out /tmp/results
   ferroce sim --arena --out /tmp/results")]
@@ -71,8 +71,8 @@ pub(crate) struct Args {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Run a scenario on up to N threads, if it has model hosts, no script of faults, and no flows that wait for others; the results are
-    /// the same with any number
+    /// Run a scenario on up to N threads, if it has model hosts, no script of faults, no flows that wait for others, and no links without
+    /// a delay; the results are the same with any number. If all hosts are at one switch, the run uses one thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024),
         conflicts_with_all = ["sweep", "vary", "arena", "shard", "merge"])]
     threads: u16,

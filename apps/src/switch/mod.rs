@@ -106,9 +106,9 @@ pub struct Args {
     /// Longest pause of this process that a link makes up for in one burst
     #[arg(long, value_name = "TIME", default_value = "4ms", value_parser = units::duration)]
     catch_up: Duration,
-    /// Switch id in the telemetry's path id, 12 bits; switches on a path need different ones
-    /// [default: a hash of the first port's Ethernet address, which the first line of the output shows]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=4095))]
+    /// Switch id in the telemetry's path id, 1 to 4095; switches on a path need different ones
+    /// [default: derived from the first port's Ethernet address; the first line of the output shows it]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4095))]
     switch_id: Option<u16>,
     /// Forget a station after this time without a frame
     #[arg(long, value_name = "TIME", default_value = "300s", value_parser = units::duration)]

@@ -7,6 +7,7 @@ use crate::input;
 use datapath::port_spec::PortSpec;
 use fabric::FaultRule;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
@@ -82,6 +83,7 @@ impl Rules {
     pub fn with_ports(&self, script: &Script, now: Duration, ports: &Ports<'_>) -> Result<Self, String> {
         let wrong = |line: usize, reason: String| format!("{}, line {line}: {reason}", script.file);
         let read = faults::read(&script.text, ports).map_err(|(line, reason)| wrong(line, reason))?;
+        let given: BTreeSet<_> = read.iter().map(|fault| fault.rule.name.clone()).collect();
         let mut rules = self.clone();
         for mut fault in read {
             let line = fault.line;
@@ -91,7 +93,7 @@ impl Rules {
             fault.rule.after = fault.rule.after.saturating_add(now);
             fault.rule.until = fault.rule.until.map(|until| until.saturating_add(now));
             if fault.rule.name.is_empty() {
-                fault.rule.name = rules.name();
+                fault.rule.name = rules.name(&given);
             } else if rules.find(&fault.rule.name).is_some() {
                 let name = &fault.rule.name;
                 let reason = format!("name = {name:?}: another fault has this name; write another name");
@@ -138,11 +140,12 @@ impl Rules {
         self.running.iter().position(|running| running.fault.rule.name == name)
     }
 
-    fn name(&mut self) -> String {
+    /// Returns a name that no rule has, and that is not in `given`, the names in the script.
+    fn name(&mut self, given: &BTreeSet<String>) -> String {
         loop {
             self.unnamed = self.unnamed.wrapping_add(1);
             let name = format!("fault-{}", self.unnamed);
-            if self.find(&name).is_none() {
+            if self.find(&name).is_none() && !given.contains(&name) {
                 return name;
             }
         }
@@ -179,6 +182,14 @@ mod tests {
         let replaced = rules.replaced(&script("[[fault]]\nqp = 1\naction = 'drop'"), NOW).unwrap();
         assert_eq!(names(&replaced), ["fault-2"]);
         assert_eq!(names(&replaced.replaced(&script(""), NOW).unwrap()), [""; 0]);
+    }
+
+    #[test]
+    fn a_generated_name_is_none_that_the_script_gives_later() {
+        let rules = started(
+            "[[fault]]\nqp = 1\naction = 'drop'\n[[fault]]\nname = 'fault-1'\nqp = 2\naction = 'drop'",
+        );
+        assert_eq!(names(&rules), ["fault-2", "fault-1"]);
     }
 
     #[test]

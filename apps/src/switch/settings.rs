@@ -110,7 +110,7 @@ fn numbers(args: &Args) -> Result<Numbers, Failure> {
 }
 
 /// Returns the settings of direct responses, with the key that authenticates them.
-fn told(args: &Args) -> Result<Option<Direct>, Failure> {
+fn direct_responses(args: &Args) -> Result<Option<Direct>, Failure> {
     let Some(direct) = args.direct else { return Ok(None) };
     let key = args.feedback_key.as_deref().map(verbs::congestion::feedback_key_from_file).transpose();
     let key = key.map_err(|error| Failure::usage(error.to_string()))?;
@@ -148,7 +148,7 @@ pub fn switch_config(args: &Args) -> Result<SwitchConfig, Failure> {
             "--egress-rate names `{port}`, which is not a --port of this switch; add it, or correct the name"
         )));
     }
-    let direct = told(args)?;
+    let direct = direct_responses(args)?;
     let ports = args.ports.iter().map(|port| PortConfig { direct, ..port_config(args, port) }).collect();
     Ok(SwitchConfig {
         id: args.switch_id.unwrap_or_default(),
@@ -295,6 +295,7 @@ mod tests {
             ("--port a --port b --egress-rate c=1G", "not a --port"),
             ("--port a --port b --egress-rate c", "PORT=RATE"),
             ("--port a --port b --loss 2", "from 0 to 1"),
+            ("--port a --port b --switch-id 0", "1..=4095"),
             ("--port a --port b --switch-id 4096", "4095"),
             ("--port a --port b --rate 0", "no rate"),
             ("--port a:b --port b", "no kind"),

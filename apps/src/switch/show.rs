@@ -144,7 +144,7 @@ impl Show {
         let mut text = String::new();
         for (name, port) in self.names.iter().zip(&report.ports) {
             let (counters, drops, faults) = (&port.counters, &port.counters.drops, &port.faults);
-            let told: Vec<String> = [
+            let counts: Vec<String> = [
                 ("runt", drops.runt),
                 ("group source", drops.group_source),
                 ("link local", drops.link_local),
@@ -168,8 +168,8 @@ impl Show {
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{what} {count}"))
             .collect();
-            if !told.is_empty() {
-                let _ = writeln!(text, "{name}: {}", told.join(", "));
+            if !counts.is_empty() {
+                let _ = writeln!(text, "{name}: {}", counts.join(", "));
             }
         }
         for RuleReport { name, fitted, happened } in &report.rules {

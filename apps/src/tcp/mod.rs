@@ -31,6 +31,9 @@ const ADDRESSES: Duration = Duration::from_secs(1);
 /// The limit on packets handled per turn, so that a flood does not delay the probes.
 const BURST: usize = 64;
 
+/// The keys of `hpcc` that apply to TCP.
+const KEYS: [&str; 2] = ["line_rate", "base_rtt"];
+
 /// The command line of `ferroce tcp`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -43,14 +46,14 @@ Examples:
   ferroce tcp --port eth0 --cc hpcc,line_rate=1G,base_rtt=2ms")]
 pub struct Args {
     /// Linux interface whose connections are paced, and whose peers are answered
-    #[arg(short = 'd', long, value_name = "INTERFACE", env = "FERROCE_PORT", add = completion::port())]
+    #[arg(short = 'd', long, value_name = "INTERFACE", env = "FERROCE_PORT", add = completion::interface())]
     port: String,
     /// DSCP of probes and answers, 0 to 63; the same on all hosts and switches, and unused otherwise
     #[arg(long, value_name = "DSCP", env = "FERROCE_TCP_DSCP", default_value_t = 3, value_parser = clap::value_parser!(u8).range(0..64))]
     dscp: u8,
     /// Congestion control in the syntax of the other tools: hpcc, and of its keys line_rate and base_rtt
     #[arg(long, value_name = "NAME[,KEY=VALUE...]", value_parser = congestion, conflicts_with_all = ["base_rtt", "line_rate"],
-        add = completion::congestion())]
+        add = completion::congestion_of(CcName::Hpcc, &KEYS))]
     cc: Option<Settings>,
     /// Base round trip of the paths [default: measured, per flow]
     #[arg(long, value_name = "TIME", value_parser = base_rtt)]
@@ -66,8 +69,9 @@ fn congestion(text: &str) -> Result<Settings, String> {
     if let Some(name) = choice.cc.filter(|&name| name != CcName::Hpcc) {
         return Err(format!("{name}: only HPCC++ paces TCP; write hpcc"));
     }
-    let used = ["cc", "line_rate", "base_rtt"];
-    let mut others = CongestionChoice::SETTINGS.iter().filter(|setting| !used.contains(&setting.key));
+    let mut others = CongestionChoice::SETTINGS
+        .iter()
+        .filter(|setting| setting.key != "cc" && !KEYS.contains(&setting.key));
     match others.find(|setting| setting.get(&choice).is_some()) {
         Some(other) => {
             Err(format!("{}: TCP has no use for it, only line_rate and base_rtt; leave it out", other.key))

@@ -289,9 +289,11 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
             vec![counted(difference, "pool_dry", "times without a buffer")],
             "raise buffers in ferroce.toml".into(),
         ),
-        other => {
-            (format!("It waited for {other}."), vec![], "see /usr/share/ferroce/book/observing.md".into())
-        }
+        other => (
+            format!("It waited for {other}."),
+            vec![],
+            "see /usr/share/ferroce/book/observing.md (in a clone, docs/observing.md)".into(),
+        ),
     }
 }
 

@@ -369,8 +369,8 @@ impl DeviceConfig {
         Self { progress: self.progress.or(Some(progress)), ..self }
     }
 
-    /// Declares that the program polls until it closes the device. With [`Progress::Inline`], an ACK then waits for the program's reply if the
-    /// last eight came within 10 µs, as it does with other progress. Without this, a slow handler would keep the peer waiting for the ACK.
+    /// Declares that the program polls until it closes the device. An ACK then waits for the program's reply if the last eight came within
+    /// 10 µs, as it does with [`Progress::Adaptive`]. Without this, a slow handler would keep the peer waiting for the ACK.
     #[must_use]
     pub fn polls_always(self) -> Self {
         Self { polls_always: true, ..self }

@@ -18,6 +18,17 @@ use roce::{Counters, EndpointConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+fn endpoint_config(limits: &DeviceLimits, config: &DeviceConfig) -> Result<EndpointConfig, Error> {
+    Ok(EndpointConfig {
+        max_qps: limits.max_qps,
+        max_cqs: limits.max_cqs,
+        max_regions: limits.max_regions,
+        seed: random()?,
+        process: 0,
+        numbers: config.numbers,
+    })
+}
+
 /// Returns the limits of a device. Only the number of queue pairs is configurable.
 const fn limits(queue_pairs: u32) -> DeviceLimits {
     DeviceLimits {
@@ -310,17 +321,10 @@ impl Device {
             addresses_chosen: !config.addresses.is_empty(),
             gateway: config.gateway,
             progress: config.who_runs(),
-            delays_acks: config.polls_always || config.who_runs() != crate::Progress::Inline,
+            delays_acks: config.polls_always || config.who_runs() == crate::Progress::Adaptive,
             cores: config.cores,
             idle: config.idle,
-            endpoint: EndpointConfig {
-                max_qps: limits.max_qps,
-                max_cqs: limits.max_cqs,
-                max_regions: limits.max_regions,
-                seed: random()?,
-                process: 0,
-                numbers: config.numbers,
-            },
+            endpoint: endpoint_config(&limits, config)?,
         };
         // SAFETY: only `MemoryRegion` registers regions. It frees its own memory only after every core has deregistered it. The contract of
         // `register_raw` requires its caller to keep foreign memory valid until the region is dropped.

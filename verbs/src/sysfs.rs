@@ -296,8 +296,11 @@ mod tests {
         let [class, kernel] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         std::os::unix::fs::symlink(kernel.path(), class.path().join("mlx5_0")).unwrap();
         let config = DeviceConfig::on("eth7").named("mlx5_0").unwrap();
-        for (class, name) in [(class.path(), "mlx5_0"), (Path::new("/sys"), "kernel")] {
-            assert_eq!(Folder::create(class, name).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(Folder::create(class.path(), "mlx5_0").unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        // A container may have no sysfs.
+        if Path::new("/sys/kernel").is_dir() {
+            let error = Folder::create(Path::new("/sys"), "kernel").unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
         }
         describe(class.path(), std::slice::from_ref(&config)).unwrap();
         assert_eq!(std::fs::read_dir(kernel.path()).unwrap().count(), 0);

@@ -8,6 +8,9 @@ use crate::failure::Failure;
 use std::time::{Duration, Instant};
 use verbs::{Data, SendRequest};
 
+/// How long a side polls after its last exchange: the last ACK may wait for 10 µs, and printing takes long.
+const LAST_ACK: Duration = Duration::from_micros(20);
+
 struct Player<'a> {
     link: &'a mut Link,
     verb: Verb,
@@ -86,6 +89,7 @@ pub fn measure(link: &mut Link, exchange: Exchange, latencies: &mut Latencies) -
             before = nanos(origin.elapsed());
         }
     }
+    player.wait(LAST_ACK)?;
     Ok(latencies.figures(size, before - counted_from))
 }
 
@@ -146,6 +150,7 @@ pub fn answer_counted(
             before = now;
         }
     }
+    player.wait(LAST_ACK)?;
     Ok(latencies.figures(size, before))
 }
 

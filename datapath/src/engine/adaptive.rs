@@ -43,8 +43,10 @@ const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// Shortest and longest sleep on a port without a descriptor, where a received packet is delayed until the sleep ends. Each sleep is a
 /// quarter longer than the last, so the delay is at most a fifth of the time since the last packet.
 const NAPS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(1)];
-/// The longest time for which the exit of the process waits for a delayed ACK. A handler of a signal may have interrupted a turn.
-const LONGEST_EXIT: Duration = Duration::from_millis(10);
+/// The longest time for which the exit of the process waits for a delayed ACK.
+const LONGEST_EXIT: Duration = Duration::from_secs(1);
+/// The longest time for which it waits for a turn to end. A handler of a signal may have interrupted the turn.
+const LONGEST_TURN: Duration = Duration::from_millis(10);
 /// Timer slack in ns. The kernel's default, 50 µs, is as long as the shortest sleep.
 const TIMER_SLACK_NS: libc::c_ulong = 1000;
 
@@ -162,12 +164,13 @@ impl SharedCore {
 
     /// Lets the thread, which may be paused, send a delayed ACK. Waits for that, but no longer than `longest`.
     fn send_delayed(&self, longest: Duration) {
-        let since = Instant::now();
-        while since.elapsed() < longest {
-            if let Some(core) = self.core.try_take()
-                && !core.core().is_some_and(Turn::delays_ack)
-            {
-                return;
+        let (since, mut turn_since) = (Instant::now(), Instant::now());
+        while since.elapsed() < longest && turn_since.elapsed() < LONGEST_TURN {
+            if let Some(core) = self.core.try_take() {
+                if !core.core().is_some_and(Turn::delays_ack) {
+                    return;
+                }
+                turn_since = Instant::now();
             }
             self.wake_if(PAUSED);
             std::thread::sleep(NAPS[0]);

@@ -3,8 +3,8 @@
 //! A burst to a socket of the kernel costs its sender about 2 µs. A core that acknowledges a request at once spends them before the program
 //! sees the request. TCP delays its acknowledgements for the same reason. Here, an ACK waits only if the program has replied to the last
 //! [`LEARNED`] requests within [`MAX_DELAY`], and at most until the first turn after that time. A program that stops polling stops running
-//! turns, too. An adaptive core's thread then runs one after 2 ms at most, or when the process exits with `exit`. The ACKs of an inline core
-//! wait only if the program promises to poll.
+//! turns, too. An adaptive core's thread then runs one after 2 ms at most, or when the process exits with `exit`. The ACKs of other cores wait
+//! only if the program promises to poll.
 
 use crate::io::{Burst, PacketBuf};
 use cc::Instant;
@@ -105,9 +105,12 @@ impl DelayedAck {
 /// Returns the destination of an ACK; `None` for NAKs and other frames.
 fn acknowledged_by<B: PacketBuf>(frame: &B) -> Option<Qpn> {
     let (opcode, destination) = wire::opcode_and_destination(frame, Numbers::DEFAULT)?;
-    let body = wire::body(frame)?;
+    if !opcode.is_acknowledge() {
+        return None;
+    }
     // The upper bits of an ACK's syndrome are 0.
-    (opcode.is_acknowledge() && frame.get(body.start)? >> 5 == 0).then_some(destination)
+    let body = wire::body(frame)?;
+    (frame.get(body.start)? >> 5 == 0).then_some(destination)
 }
 
 /// Returns the destination of a request of a connected queue pair. Messages of the connection manager are none: a disconnect request that

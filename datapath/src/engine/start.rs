@@ -77,16 +77,10 @@ impl Engine {
                 CoreInit { state, inbox, commands, event_fd: None }
             })
             .collect();
-        if let [only] = &mut inits[..] {
-            only.state.delayed_ack = DelayedAck::new(config.delays_acks && port.sends_by_system_calls());
-        }
         if let Some(main) = inits.first_mut() {
             (main.state.member_rings, main.event_fd) = (member_rings, event_fd);
         }
-        let accesses = match config.cores {
-            1 => vec![PortAccess::Single(port)],
-            _ => port_accesses(port, config, &endpoint, &mut inits)?,
-        };
+        let accesses = port_accesses(port, config, &endpoint, &mut inits)?;
         let misdirecting_cores = (0..)
             .zip(&accesses)
             .filter(|(_, access)| access.may_misdirect())
@@ -188,13 +182,17 @@ fn check(config: &CoreConfig) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Creates the rings between the cores, and the eventfd of each core.
+/// Returns the access of each core to the port. Creates the rings between several cores, and the eventfd of each.
 fn port_accesses<P: PacketIo>(
     port: P,
     config: &CoreConfig,
     endpoint: &EndpointConfig,
     inits: &mut [CoreInit],
 ) -> Result<Vec<PortAccess<P>>, StartError> {
+    if let [only] = inits {
+        only.state.delayed_ack = DelayedAck::new(config.delays_acks && port.sends_by_system_calls());
+        return Ok(vec![PortAccess::Single(port)]);
+    }
     let event_fds =
         inits.iter_mut().map(event_fd).collect::<io::Result<Vec<_>>>().map_err(StartError::Thread)?;
     let group = Arc::new(CoreGroup::new(event_fds));

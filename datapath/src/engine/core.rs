@@ -107,7 +107,7 @@ impl<P: PacketIo> Core<P> {
 
     fn control(&mut self, now: Instant) -> bool {
         let Some(command) = self.inbox.take() else { return false };
-        // The caller may poll no more, and the command's messages must not overtake the ACK.
+        // The caller may poll no more.
         if self.state.delayed_ack.is_waiting() {
             self.send_delayed(now);
         }
@@ -249,7 +249,7 @@ impl<P: PacketIo> Core<P> {
 
     #[inline]
     fn transmit_burst(&mut self, now: Instant) {
-        if self.state.delayed_ack.leaves(now, &mut self.outgoing) {
+        if self.state.delayed_ack.leaves(now, &self.outgoing) {
             self.send_burst(now);
         }
     }

@@ -1,4 +1,4 @@
-//! Delayed acknowledgements: an ACK waits for the program's reply, and leaves in the same burst, behind it.
+//! Delayed acknowledgements: an ACK waits for the program's reply, and leaves in the same burst, before it.
 //!
 //! A burst to a socket of the kernel costs its sender about 2 µs. A core that acknowledges a request at once spends them before the program
 //! sees the request. TCP delays its acknowledgements for the same reason. Here, an ACK waits only if the program has replied to the last
@@ -6,7 +6,7 @@
 //! turns, too. An adaptive core's thread then runs one after 2 ms at most, or when the process exits with `exit`. The ACKs of other cores wait
 //! only if the program promises to poll.
 
-use crate::io::{Burst, PacketBuf};
+use crate::io::PacketBuf;
 use cc::Instant;
 use roce::Qpn;
 use roce::wire::{self, Numbers, Opcode};
@@ -46,14 +46,14 @@ impl DelayedAck {
         self.is_waiting
     }
 
-    /// Decides whether the burst leaves now. Moves an ACK that has waited behind the requests of its reply.
+    /// Decides whether the burst leaves now.
     #[inline]
-    pub(super) fn leaves<B: PacketBuf>(&mut self, now: Instant, frames: &mut Burst<B>) -> bool {
+    pub(super) fn leaves<B: PacketBuf>(&mut self, now: Instant, frames: &[B]) -> bool {
         !self.may_wait || self.decide(now, frames)
     }
 
     #[inline(never)]
-    fn decide<B: PacketBuf>(&mut self, now: Instant, frames: &mut Burst<B>) -> bool {
+    fn decide<B: PacketBuf>(&mut self, now: Instant, frames: &[B]) -> bool {
         let waited = std::mem::take(&mut self.is_waiting);
         let new = frames.get(usize::from(waited)..).unwrap_or_default();
         if waited && new.is_empty() && self.is_quick(now) {
@@ -66,9 +66,6 @@ impl DelayedAck {
             return self.on_ack(now, destination);
         }
         self.on_other(now, new);
-        if waited && new.iter().all(|frame| requested_from(frame).is_some()) {
-            frames.rotate_left(1);
-        }
         true
     }
 
@@ -113,8 +110,7 @@ fn acknowledged_by<B: PacketBuf>(frame: &B) -> Option<Qpn> {
     (frame.get(body.start)? >> 5 == 0).then_some(destination)
 }
 
-/// Returns the destination of a request of a connected queue pair. Messages of the connection manager are none: a disconnect request that
-/// overtakes an ACK would flush the work request that it acknowledges.
+/// Returns the destination of a request of a connected queue pair; `None` for other frames.
 fn requested_from<B: PacketBuf>(frame: &B) -> Option<Qpn> {
     let (opcode, destination) = wire::opcode_and_destination(frame, Numbers::DEFAULT)?;
     Opcode::is_request(opcode).then_some(destination)

@@ -5,11 +5,11 @@ use cc::{HpccConfig, Instant, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{
-    AckTimeout, CompletionStatus, Congestion, CongestionAlgorithm, Modify, PathChoice, QpInit, Remote,
-    RtsSettings, SendRequest,
+    CompletionStatus, Congestion, CongestionAlgorithm, Modify, PathChoice, QpInit, Remote, RtsSettings,
+    SendRequest,
 };
 use roce::wire::{Header, Reverse, Service, parse};
-use roce::{ControlError, Discard, Psn};
+use roce::{ControlError, Discard};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -180,14 +180,7 @@ fn settings_that_cannot_spray_are_refused_with_the_reason() {
         host.ready_to_receive(path(1, 2), host.qpn, 0, &options);
         let mut congestion = Congestion { paths: spray(count), ..Congestion::new(options.congestion) };
         adjust(&mut congestion);
-        let settings = RtsSettings {
-            send_psn: Psn::new(0),
-            ack_timeout: AckTimeout::new(14),
-            retry_count: 7,
-            rnr_retry: 7,
-            max_rd_atomic: 1,
-            congestion,
-        };
+        let settings = RtsSettings::new(congestion);
         let qpn = host.qpn;
         host.endpoint.modify_qp(Instant::ZERO, qpn, Modify::ReadyToSend(settings))
     };

@@ -6,18 +6,19 @@
 
 use super::core::Turn;
 use super::on_demand::{OnDemand, Running};
-use super::process_end::{self, AtExit};
 use super::runner::CoreStatus;
 use super::wake::Wake;
+use crate::fork::{self, Process};
 use crate::io::WakeDescriptor;
 use crate::signals;
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 #[cfg(not(all(test, loom)))]
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -68,8 +69,7 @@ struct SharedCore {
 impl Adaptive {
     pub(super) fn start(core: impl Turn + 'static, status: &Arc<CoreStatus>, wake: Wake) -> io::Result<Self> {
         let shared = Arc::new(SharedCore::new(core, wake));
-        let at_exit: Arc<dyn AtExit> = shared.clone();
-        process_end::register(Arc::downgrade(&at_exit));
+        send_delayed_at_exit(&shared);
         let (here, there) = (shared.clone(), status.clone());
         let body = move || {
             set_timer_slack();
@@ -130,10 +130,26 @@ impl Adaptive {
     }
 }
 
-impl AtExit for SharedCore {
-    fn at_exit(&self) {
-        self.send_delayed(LONGEST_EXIT);
+/// Adaptive cores, each with the process that started it: a child of a fork has copies.
+static STARTED: Mutex<Vec<(Process, Weak<SharedCore>)>> = Mutex::new(Vec::new());
+
+/// Makes a core send its delayed ACK when the process exits.
+fn send_delayed_at_exit(core: &Arc<SharedCore>) {
+    static IS_REGISTERED: AtomicBool = AtomicBool::new(false);
+    let Some(mut started) = fork::lock(&STARTED) else { return };
+    if !IS_REGISTERED.swap(true, Ordering::Relaxed) {
+        // SAFETY: the function exists as long as the library does.
+        unsafe { libc::atexit(at_exit) };
     }
+    started.retain(|(_, core)| core.strong_count() > 0);
+    started.push((Process::this(), Arc::downgrade(core)));
+}
+
+/// Called by the thread that exits. Its thread-local storage may be destroyed, so the cores' own threads send.
+extern "C" fn at_exit() {
+    let Ok(started) = STARTED.try_lock() else { return };
+    let own = started.iter().filter(|(process, _)| !process.is_parent());
+    own.filter_map(|(_, core)| core.upgrade()).for_each(|core| core.send_delayed(LONGEST_EXIT));
 }
 
 fn set_timer_slack() {

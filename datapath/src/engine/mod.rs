@@ -41,7 +41,6 @@ mod pending_frames_tests;
 mod port_flows;
 #[cfg(test)]
 mod port_flows_tests;
-mod process_end;
 mod qpn_hash;
 mod queues;
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! run.
 
 use super::Args;
+use super::congestion::WINDOWED_DCQCN;
 use super::figures::{self, quantile};
 use super::parts::{self, Kind, Part};
 use super::scenario::{self, Options, Scenario};
@@ -9,7 +10,7 @@ use super::{arena_page, report, simulate};
 use crate::failure::Failure;
 use crate::output::{OutFile, unwritten};
 use cc::{AlgorithmConfig, Registration};
-use fabric::sim::{ARENA, Conventions, Hosts, Outcome, Row};
+use fabric::sim::{ARENA, Conventions, Hosts, Outcome, Row, SetupError};
 use fabric::{Probability, Red};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -23,25 +24,52 @@ const POINTS: usize = 250;
 /// The duration over which the least throughput of the bottleneck is computed, ns.
 const DIP: u64 = 10_000;
 
-/// The columns: name, unit, what it is, and the ideal value, of which the first two are the rate of the bottleneck.
-pub const COLUMNS: [(&str, &str, &str, &str); 14] = [
-    ("carried", "Gb/s", "what the bottleneck carries in the steady state", RATE),
-    ("least", "Gb/s", "the least in any 10 µs until the first flow ends", RATE),
-    ("Jain", "of 1", "Jain's index of what was acknowledged in the steady state", "1"),
-    ("queue p50", "B", "at the bottleneck in the steady state", "0"),
-    ("queue p99", "B", "the same", "0"),
-    ("peak", "B", "the longest queue of any port", "0"),
-    ("mean", "µs", "mean completion time", ""),
-    ("all", "µs", "time until the last flow ended", ""),
-    ("slowdown p50", "times", "times longer than alone", "1"),
-    ("slowdown p99", "times", "the same", "1"),
-    ("short p99", "times", "slowdown of flows below 30 kB", "1"),
-    ("middle p99", "times", "slowdown of 300 kB to 1 MB", "1"),
-    ("long p99", "times", "slowdown from 1 MB", "1"),
-    ("lost", "packets", "packets dropped", "0"),
-];
+/// A column of the tables.
+pub struct Column {
+    pub name: &'static str,
+    pub unit: &'static str,
+    pub what: &'static str,
+    /// The ideal value, or [`RATE`].
+    pub ideal: &'static str,
+    pub better: Better,
+}
+
+/// Which of two figures is the better one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Better {
+    More,
+    Less,
+}
+
 /// The ideal value that is the rate of the bottleneck.
 pub const RATE: &str = "rate";
+
+const fn column(
+    name: &'static str,
+    unit: &'static str,
+    what: &'static str,
+    ideal: &'static str,
+    better: Better,
+) -> Column {
+    Column { name, unit, what, ideal, better }
+}
+
+pub const COLUMNS: [Column; 14] = [
+    column("carried", "Gb/s", "what the bottleneck carries in the steady state", RATE, Better::More),
+    column("least", "Gb/s", "the least in any 10 µs until the first flow ends", RATE, Better::More),
+    column("Jain", "of 1", "Jain's index of what was acknowledged in the steady state", "1", Better::More),
+    column("queue p50", "B", "at the bottleneck in the steady state", "0", Better::Less),
+    column("queue p99", "B", "the same", "0", Better::Less),
+    column("peak", "B", "the longest queue of any port", "0", Better::Less),
+    column("mean", "µs", "mean completion time", "", Better::Less),
+    column("all", "µs", "time until the last flow ended", "", Better::Less),
+    column("slowdown p50", "times", "times longer than alone", "1", Better::Less),
+    column("slowdown p99", "times", "the same", "1", Better::Less),
+    column("short p99", "times", "slowdown of flows below 30 kB", "1", Better::Less),
+    column("middle p99", "times", "slowdown of 300 kB to 1 MB", "1", Better::Less),
+    column("long p99", "times", "slowdown from 1 MB", "1", Better::Less),
+    column("lost", "packets", "packets dropped", "0", Better::Less),
+];
 
 /// The result of one run. The figures are text, so that they survive JSON unchanged.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,10 +98,10 @@ struct Job {
     seed: u64,
 }
 
-/// Returns the names of Ferroce's algorithms that compute, then of the registered ones.
+/// Returns the values of `cc`: Ferroce's algorithms except a fixed window, DCQCN with a window, then the registered ones.
 fn names(registered: &[&'static Registration]) -> Vec<&'static str> {
-    let computing = CcName::all().filter(|name| !matches!(name, CcName::Fixed | CcName::Auto));
-    computing.map(CcName::as_str).chain(registered.iter().map(|algorithm| algorithm.name)).collect()
+    let own = CcName::all().filter(|name| !matches!(name, CcName::Fixed)).map(CcName::as_str);
+    own.chain([WINDOWED_DCQCN]).chain(registered.iter().map(|algorithm| algorithm.name)).collect()
 }
 
 /// Returns the jobs of an arena of this many algorithms.
@@ -174,9 +202,8 @@ fn cell(job: &Job, algorithms: &[&'static Registration]) -> Result<Cell, Failure
         steady: None,
         line: Vec::new(),
     };
-    let is_receivers = matches!(scenario.setup.congestion.algorithm, AlgorithmConfig::HpccReceiver(_));
-    if is_receivers && scenario.setup.hosts == Hosts::Model {
-        cell.refused = Some("the model of hosts has no receiver that computes".into());
+    if let Err(why @ SetupError::Model { .. }) = scenario.setup.check() {
+        cell.refused = Some(why.to_string());
         return Ok(cell);
     }
     let outcome = simulate(&scenario, 1, false)?;
@@ -269,13 +296,24 @@ fn line(series: &[Row]) -> Vec<[u64; 3]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::congestion::algorithm_name;
 
     #[test]
     fn every_scenario_can_be_read_for_every_algorithm() {
         let names = names(&[]);
         for job in jobs(1..2, names.len()) {
             let scenario = read(&job, &[]).unwrap();
-            assert_eq!(scenario.setup.congestion.algorithm.name(), names[job.algorithm]);
+            let name = names[job.algorithm];
+            let congestion = &scenario.setup.congestion;
+            match &congestion.algorithm {
+                AlgorithmConfig::Dcqcn(config) => {
+                    assert_eq!(
+                        (name == WINDOWED_DCQCN, name == "dcqcn"),
+                        (config.base_rtt.is_some(), config.base_rtt.is_none())
+                    );
+                }
+                _ => assert_eq!(algorithm_name(congestion), name),
+            }
             assert_eq!(scenario.setup.red.is_some(), scenario.setup.congestion.algorithm.wants_ecn());
         }
     }

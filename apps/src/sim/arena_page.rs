@@ -1,6 +1,6 @@
 //! The HTML page of an arena: for each scenario a table of all algorithms, and plots of the queue and the throughput of the bottleneck.
 
-use super::arena::{COLUMNS, Cell, RATE};
+use super::arena::{Better, COLUMNS, Cell, Column, RATE};
 use super::plot::{Line, Plot, key};
 use super::report::{Colours, begin, escape, table};
 use std::fmt::Write;
@@ -9,14 +9,19 @@ use std::fmt::Write;
 pub fn page(cells: &[Cell]) -> String {
     let mut page = begin("Arena of congestion control").replace("<h1>", "<body class=wide><h1>");
     page += "<p class=lead>Every algorithm in every scenario, as a model of hosts and as the product's endpoints. A figure of \
-         several seeds is their mean. An algorithm has one colour everywhere.</p><table class=words><tr><th>column<th>unit<th>what it is";
-    for (name, unit, what, _) in COLUMNS {
+         several seeds is their mean. An algorithm has one colour everywhere. The best figure of a column among the same hosts is \
+         bold.</p><table class=words><tr><th>column<th>unit<th>what it is";
+    for Column { name, unit, what, .. } in COLUMNS {
         let _ = write!(page, "<tr><td>{name}<td>{unit}<td>{what}");
     }
     page += "</table>";
     let mut colours = Colours::default();
+    page += &summary(cells, &mut colours);
     for of_scenario in cells.chunk_by(|a, b| a.scenario == b.scenario) {
         let _ = write!(page, "<h2>{}</h2>", escape(&of_scenario[0].scenario));
+        for of_hosts in of_scenario.chunk_by(|a, b| a.hosts == b.hosts) {
+            page += &conclusion(of_hosts);
+        }
         page += &figures(of_scenario, &mut colours);
         let end = of_scenario.iter().filter_map(|cell| cell.line.last()).map(|point| point[0]).max();
         for of_hosts in of_scenario.chunk_by(|a, b| a.hosts == b.hosts) {
@@ -26,26 +31,165 @@ pub fn page(cells: &[Cell]) -> String {
     page + "</html>\n"
 }
 
+/// Returns the tables of how an algorithm compares with the best of each scenario, for each kind of hosts, and what follows from them.
+fn summary(cells: &[Cell], colours: &mut Colours) -> String {
+    let slowdown = place("slowdown p99");
+    let mut kinds: Vec<&str> = Vec::new();
+    let mut scenarios: Vec<&str> = Vec::new();
+    for cell in cells {
+        for (all, one) in [(&mut kinds, &cell.hosts), (&mut scenarios, &cell.scenario)] {
+            if !all.contains(&one.as_str()) {
+                all.push(one);
+            }
+        }
+    }
+    let headings: Vec<String> = scenarios.into_iter().map(escape).collect();
+    let mut text = String::new();
+    for hosts in kinds {
+        let of_hosts: Vec<&[Cell]> = cells
+            .chunk_by(|a, b| (&a.scenario, &a.hosts) == (&b.scenario, &b.hosts))
+            .filter(|group| group[0].hosts == hosts)
+            .collect();
+        let ratios = ratios(&of_hosts, slowdown);
+        let _ = write!(
+            text,
+            "<h2>{}: slowdown of the slowest 1 % of flows, over that of the best algorithm</h2>",
+            escape(hosts)
+        );
+        let complete = ratios.iter().filter(|(_, ratios)| ratios.iter().all(Option::is_some));
+        let worst_of = |ratios: &[Option<f64>]| ratios.iter().flatten().copied().fold(0.0, f64::max);
+        let worsts: Vec<(&str, f64)> = complete.map(|(name, ratios)| (*name, worst_of(ratios))).collect();
+        if let Some((name, worst)) = worsts.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
+            let _ = write!(
+                text,
+                "<p>{} is never more than {worst:.2} times the best; no other algorithm stays so close in every scenario.</p>",
+                escape(name)
+            );
+        }
+        let columns: Vec<_> = [("algorithm", ""), ("at worst", "times")]
+            .into_iter()
+            .chain(headings.iter().map(|name| (name.as_str(), "times")))
+            .collect();
+        let rows = ratios.iter().map(|(name, ratios)| {
+            let ratio = |ratio: &Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+            let first = [key(colours.of(name)) + &escape(name), format!("{:.2}", worst_of(ratios))];
+            ("", first.into_iter().chain(ratios.iter().map(ratio)).collect())
+        });
+        text += &table(&columns, rows);
+    }
+    text
+}
+
+/// Returns for each algorithm its figure in each group of cells over the best one of the group; nothing where it has none.
+fn ratios<'a>(groups: &[&'a [Cell]], column: usize) -> Vec<(&'a str, Vec<Option<f64>>)> {
+    let mut all: Vec<(&str, Vec<Option<f64>>)> = Vec::new();
+    for (place, group) in groups.iter().enumerate() {
+        let values: Vec<(&str, f64)> = values(group, column);
+        let best = values.iter().map(|value| value.1).fold(f64::INFINITY, f64::min);
+        for (name, value) in values {
+            let known = all.iter().position(|(known, _)| *known == name).unwrap_or_else(|| {
+                all.push((name, vec![None; groups.len()]));
+                all.len() - 1
+            });
+            all[known].1[place] = Some(value / best);
+        }
+    }
+    all
+}
+
+/// Returns the algorithms that have a figure in a column, and the figure. `cells` are of one scenario and one kind of hosts.
+fn values(cells: &[Cell], column: usize) -> Vec<(&str, f64)> {
+    let of_algorithm = |seeds: &'_ [Cell]| mean(seeds, column).parse().ok();
+    cells
+        .chunk_by(|a, b| a.algorithm == b.algorithm)
+        .filter_map(|seeds| Some((seeds[0].algorithm.as_str(), of_algorithm(seeds)?)))
+        .collect()
+}
+
+/// Returns the place of a column.
+fn place(name: &str) -> usize {
+    COLUMNS.iter().position(|column| column.name == name).unwrap_or_default()
+}
+
+/// Returns the best and the worst figure of a column, unless all are equal.
+fn extremes(values: &[(&str, f64)], better: Better) -> Option<[f64; 2]> {
+    let least = values.iter().map(|value| value.1).fold(f64::INFINITY, f64::min);
+    let most = values.iter().map(|value| value.1).fold(f64::NEG_INFINITY, f64::max);
+    (least < most).then_some(match better {
+        Better::More => [most, least],
+        Better::Less => [least, most],
+    })
+}
+
+/// Columns that a conclusion is about, and what is said of the best and of the worst algorithm.
+const CONCLUSIONS: [(&str, &str, &str); 4] = [
+    ("all", "The last flow ends earliest with", "latest with"),
+    ("queue p99", "The queue (p99) is shortest with", "longest with"),
+    ("Jain", "Shares are most equal with", "least with"),
+    ("short p99", "Short flows are slowed down least with", "most with"),
+];
+
+/// Returns a paragraph that names the best and the worst algorithms. `cells` are of one scenario and one kind of hosts.
+fn conclusion(cells: &[Cell]) -> String {
+    let mut text = format!("<p>{}.", escape(&cells[0].hosts));
+    for (name, first, last) in CONCLUSIONS {
+        let at = place(name);
+        let Column { unit, better, .. } = COLUMNS[at];
+        let values = values(cells, at);
+        let Some([best, worst]) = extremes(&values, better) else { continue };
+        let names = |figure: f64| {
+            let names: Vec<&str> =
+                values.iter().filter(|value| value.1 == figure).map(|value| value.0).collect();
+            escape(&names.join(", "))
+        };
+        let unit = if name == "Jain" { "" } else { unit };
+        let _ = write!(
+            text,
+            " {first} {} ({best} {unit}), {last} {} ({worst} {unit}).",
+            names(best),
+            names(worst)
+        );
+    }
+    text.replace(" )", ")") + "</p>"
+}
+
 fn figures(cells: &[Cell], colours: &mut Colours) -> String {
     let columns: Vec<_> = [("algorithm", ""), ("hosts", "")]
         .into_iter()
-        .chain(COLUMNS.iter().map(|(name, unit, ..)| (*name, *unit)))
+        .chain(COLUMNS.iter().map(|column| (column.name, column.unit)))
         .collect();
     let link = cells.iter().find_map(|cell| cell.link).map_or_else(String::new, |link| format!("{link}"));
-    let ideals =
-        COLUMNS.iter().map(|(.., ideal)| if *ideal == RATE { link.clone() } else { (*ideal).to_owned() });
+    let ideals = COLUMNS.iter().map(|column| match column.ideal {
+        RATE => link.clone(),
+        ideal => ideal.to_owned(),
+    });
     let ideal = ["ideal".to_owned(), String::new()].into_iter().chain(ideals).collect();
-    let row = |seeds: &[Cell]| {
-        let Cell { algorithm, hosts, refused, .. } = &seeds[0];
-        let name = key(colours.of(algorithm)) + &escape(algorithm);
-        let figures: Vec<String> = match refused {
-            Some(why) => vec![escape(why)],
-            None => (0..COLUMNS.len()).map(|column| mean(seeds, column)).collect(),
-        };
-        ("", [name, escape(hosts)].into_iter().chain(figures).collect())
+    let mut rows = vec![("ideal-row", ideal)];
+    for of_hosts in cells.chunk_by(|a, b| a.hosts == b.hosts) {
+        let best: Vec<Option<f64>> = (0..COLUMNS.len())
+            .map(|at| extremes(&values(of_hosts, at), COLUMNS[at].better).map(|[best, _]| best))
+            .collect();
+        rows.extend(
+            of_hosts.chunk_by(|a, b| a.algorithm == b.algorithm).map(|seeds| row(seeds, &best, colours)),
+        );
+    }
+    table(&columns, rows.into_iter())
+}
+
+/// Returns the row of an algorithm. A figure that equals the best of its column is bold.
+fn row(seeds: &[Cell], best: &[Option<f64>], colours: &mut Colours) -> (&'static str, Vec<String>) {
+    let Cell { algorithm, hosts, refused, .. } = &seeds[0];
+    let name = key(colours.of(algorithm)) + &escape(algorithm);
+    let figure = |(column, best): (usize, &Option<f64>)| {
+        let text = mean(seeds, column);
+        let is_best = best.is_some() && text.parse().ok() == *best;
+        if is_best { format!("<b>{text}</b>") } else { text }
     };
-    let rows = cells.chunk_by(|a, b| (&a.hosts, &a.algorithm) == (&b.hosts, &b.algorithm)).map(row);
-    table(&columns, [("ideal-row", ideal)].into_iter().chain(rows))
+    let figures: Vec<String> = match refused {
+        Some(why) => vec![escape(why)],
+        None => best.iter().enumerate().map(figure).collect(),
+    };
+    ("", [name, escape(hosts)].into_iter().chain(figures).collect())
 }
 
 /// Returns the mean of a figure over the seeds, with the figure's number of decimals, or an empty text.
@@ -113,7 +257,7 @@ mod tests {
         let refused = Cell { refused: Some("it can't".into()), ..cell("c", 1, "") };
         let page = page(&[cell("dcqcn", 1, "1.0"), cell("dcqcn", 2, "2.0"), cell("b", 1, "7"), refused]);
         let row = |name: &str, of: &str| {
-            let from = page.find(&format!("</svg>{name}<td")).unwrap();
+            let from = page.rfind(&format!("</svg>{name}<td")).unwrap();
             let rest = &page[from..];
             assert!(
                 rest[..rest.find("<tr").unwrap_or(rest.len())].matches(of).count() >= COLUMNS.len(),
@@ -130,7 +274,39 @@ mod tests {
         // From 2 to 6.001 of 9 µs, what is steady in every run.
         assert!(page.contains("<rect class=steady x=2222 width=4446"), "{page}");
         let style = CcName::all().position(|name| name == CcName::Dcqcn).unwrap();
-        assert_eq!(page.matches(&format!("h{style} d{style} w0 o0\"")).count(), 5, "one colour everywhere");
+        assert_eq!(page.matches(&format!("h{style} d{style} w0 o0\"")).count(), 6, "one colour everywhere");
         assert!(!page.contains("src=") && !page.contains("href="), "nothing from elsewhere");
+    }
+    #[test]
+    fn the_best_figures_are_bold_and_a_sentence_names_the_best_and_the_worst() {
+        let in_scenario = |scenario: &str, algorithm: &str, figure: &str| Cell {
+            scenario: scenario.into(),
+            ..cell(algorithm, 1, figure)
+        };
+        let page = page(&[
+            in_scenario("a", "swift", "2"),
+            in_scenario("a", "hpcc", "3"),
+            in_scenario("a", "auto", "2"),
+            in_scenario("b", "swift", "10"),
+            in_scenario("b", "hpcc", "5"),
+            in_scenario("b", "auto", "6"),
+        ]);
+        let of = |name: &str, figure: &str| format!("data-n=\"{name}\">{figure}<");
+        assert!(
+            page.contains(&of("Jain, of 1", "<b>3</b>")) && page.contains(&of("lost, packets", "<b>2</b>"))
+        );
+        assert!(page.contains(&of("Jain, of 1", "2")) && page.contains(&of("lost, packets", "3")), "{page}");
+        assert!(
+            page.contains("The last flow ends earliest with swift, auto (2 µs), latest with hpcc (3 µs).")
+        );
+        assert!(page.contains("Shares are most equal with swift (10), least with hpcc (5)."), "{page}");
+        assert!(page.contains("<p>auto is never more than 1.20 times the best;"), "{page}");
+        assert!(page.contains("data-n=\"at worst, times\">2.00<"), "{page}");
+    }
+
+    #[test]
+    fn a_column_with_equal_figures_has_no_best_one() {
+        let page = page(&[cell("hpcc", 1, "0"), cell("dctcp", 1, "0")]);
+        assert!(!page.contains("<b>0") && !page.contains("earliest with"), "{page}");
     }
 }

@@ -5,7 +5,7 @@ use super::mistake::Mistake;
 use super::scenario::{Compat, EcnText};
 use cc::{AlgorithmConfig, DcqcnConfig, DctcpConfig, Registration};
 use fabric::sim::{Rival, Setup, Which};
-use roce::qp::Congestion;
+use roce::qp::{Congestion, Upgrade, When};
 use serde::Deserialize;
 use std::ops::Range;
 use verbs::congestion::{CcName, CongestionChoice, split_congestion};
@@ -68,7 +68,11 @@ pub(super) fn algorithm_names(setup: &Setup) -> String {
 
 /// Returns the name of a congestion control in the syntax of scenarios.
 pub(super) fn algorithm_name(congestion: &Congestion) -> &'static str {
-    if congestion.upgrade.is_some() { "auto" } else { congestion.algorithm.name() }
+    match &congestion.upgrade {
+        Some(Upgrade { when: When::TelemetryAnswered, .. }) => CcName::Auto.as_str(),
+        Some(Upgrade { when: When::RttBelow(_), to }) => to.name(),
+        None => congestion.algorithm.name(),
+    }
 }
 
 /// Returns the marking thresholds of the HPCC authors' simulator for these algorithms.
@@ -84,11 +88,11 @@ pub(super) fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Opti
     }
 }
 
-/// The suffix of a `dcqcn` with a window in a reference's names.
-const WINDOWED: &str = "_vwin";
+/// The value of `cc` in `vary` for DCQCN with a window of `base_rtt`, as the reference names it. `dcqcn` is that of the paper, without.
+pub(super) const WINDOWED_DCQCN: &str = "dcqcn_vwin";
 
-/// Parses congestion control in the syntax of `ferroce.toml`. `vary` replaces values of keys. With `compat = "hpcc-ns3"`, DCTCP and DCQCN
-/// have the parameters of the authors' simulator.
+/// Parses congestion control in the syntax of `ferroce.toml`. `vary` replaces values of keys. `auto` then measures what the other
+/// algorithms are told. With `compat = "hpcc-ns3"`, DCTCP and DCQCN have the parameters of the authors' simulator.
 pub(super) fn congestion(
     text: &str,
     vary: &[(String, String)],
@@ -98,7 +102,13 @@ pub(super) fn congestion(
     let mut pairs = split_congestion(text)?;
     for (key, value) in vary {
         if key == "cc" {
-            value.strip_suffix(WINDOWED).unwrap_or(value).clone_into(&mut pairs[0].1);
+            let name = if value == WINDOWED_DCQCN { "dcqcn" } else { value };
+            name.clone_into(&mut pairs[0].1);
+            match value.as_str() {
+                "dcqcn" => pairs.retain(|(key, _)| key != "base_rtt"),
+                "auto" => pairs.truncate(1),
+                _ => {}
+            }
         } else {
             pairs.retain(|(name, _)| name != key);
             pairs.push((key.clone(), value.clone()));
@@ -126,11 +136,9 @@ pub(super) fn congestion(
             AlgorithmConfig::Dctcp(choice.over_dctcp(usual))
         }
         (AlgorithmConfig::Dcqcn(config), Compat::HpccNs3) => {
-            let min_rate = config.min_rate;
-            let is_open = vary.iter().any(|(key, value)| key == "cc" && value == "dcqcn");
-            let window = config.base_rtt.filter(|_| !is_open);
+            let DcqcnConfig { min_rate, base_rtt, .. } = config;
             AlgorithmConfig::Dcqcn(
-                choice.over_dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::simulator(window) }),
+                choice.over_dcqcn(DcqcnConfig { min_rate, ..DcqcnConfig::simulator(base_rtt) }),
             )
         }
         (algorithm, _) => algorithm,

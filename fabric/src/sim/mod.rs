@@ -48,13 +48,22 @@ pub use topology::{GraphError, Link, Topology};
 pub use traffic::{Arrivals, Incast, SizeDistribution, poisson, random_flows};
 
 /// The scenarios in which `ferroce sim --arena` compares algorithms: names, and contents of the files in `scenarios/`.
-pub const ARENA: [(&str, &str); 8] = [
+pub const ARENA: [(&str, &str); 17] = [
     ("two-to-one", include_str!("../../scenarios/two-to-one.toml")),
     ("fairness", include_str!("../../scenarios/fairness.toml")),
     ("long-short", include_str!("../../scenarios/long-short.toml")),
     ("incast-16", include_str!("../../scenarios/incast-16.toml")),
     ("incast-256", include_str!("../../scenarios/incast-256.toml")),
     ("parking-lot", include_str!("../../scenarios/parking-lot.toml")),
+    ("unequal-rtts", include_str!("../../scenarios/unequal-rtts.toml")),
+    ("seven-switches", include_str!("../../scenarios/seven-switches.toml")),
+    ("trunk-10g", include_str!("../../scenarios/trunk-10g.toml")),
+    ("trunk-100g", include_str!("../../scenarios/trunk-100g.toml")),
+    ("victims", include_str!("../../scenarios/victims.toml")),
+    ("churn-50", include_str!("../../scenarios/churn-50.toml")),
+    ("churn-85", include_str!("../../scenarios/churn-85.toml")),
+    ("churn-120", include_str!("../../scenarios/churn-120.toml")),
+    ("beside-hpcc", include_str!("../../scenarios/beside-hpcc.toml")),
     ("leaf-spine", include_str!("../../scenarios/leaf-spine.toml")),
     ("fat-tree", include_str!("../../scenarios/fat-tree.toml")),
 ];

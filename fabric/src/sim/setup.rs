@@ -428,6 +428,9 @@ impl Setup {
             }
             Hosts::Endpoints => self.mtu().map(drop),
             Hosts::Model if self.cores != 1 => Err(SetupError::Model { what: "several cores" }),
+            Hosts::Model if self.congestions().any(|one| one.upgrade.is_some()) => {
+                Err(SetupError::Model { what: "`auto` and `max_rtt`, which measure before they choose" })
+            }
             Hosts::Model if self.congestions().any(|one| is_at_receiver(&one.algorithm)) => {
                 Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
             }

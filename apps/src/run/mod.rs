@@ -66,11 +66,9 @@ pub struct Args {
 /// # Errors
 /// Returns a failure if the libraries or the program are missing, or the hosts cannot be created.
 pub fn run(args: &Args) -> Result<ExitCode, Failure> {
-    if args.namespaces.is_some() {
-        args.settings.check_for_namespaces()?;
-    }
-    let settings = args.settings.variables(&library::folder()?)?;
+    let folder = library::folder()?;
     if let Some(count) = args.namespaces {
+        let settings = args.settings.for_namespaces()?.variables(&folder)?;
         signals::listen()?;
         let link = match args.rate {
             Some(rate) => Link::Shaped(rate),
@@ -80,6 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
         let hosts = Hosts::make(count, args.mtu, link)?;
         return ranks::run(&hosts, &args.command, &settings);
     }
+    let settings = args.settings.variables(&folder)?;
     args.settings.warn_without_port();
     let (program, rest) = args
         .command

@@ -1,6 +1,6 @@
 //! Runs one command in each host, and prints its output line by line after the rank.
 
-use super::hosts::{Hosts, INTERFACE};
+use super::hosts::Hosts;
 use super::stale;
 use crate::failure::Failure;
 use crate::input;
@@ -91,7 +91,6 @@ fn start(hosts: &Hosts, command: &[String], settings: &Settings, rank: u8) -> Re
         .args(["run", "--"])
         .args(substitute(command, rank, Hosts::address(rank), Hosts::address(0)))
         .envs(settings.iter().cloned())
-        .env("FERROCE_PORT", INTERFACE)
         .env_remove("FERROCE_IP")
         .env_remove("FERROCE_VLAN")
         .stdin(Stdio::null())

@@ -1,5 +1,6 @@
 //! The settings that `ferroce run` and `ferroce env` pass to the libraries of a program, as variables of its environment.
 
+use super::hosts::INTERFACE;
 use super::{device_file, library};
 use crate::completion;
 use crate::failure::Failure;
@@ -12,7 +13,7 @@ use verbs::errors::ConfigError;
 use verbs::port::{Address, port_list};
 
 /// The flags.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub struct Settings {
     /// Port: veth0, xdp:eth0, tap:rdma0, memif:/run/x.sock, pci:0000:01:00.0; each port of a list is a device: eth0,eth1 [default: the port in ferroce.toml]
     #[arg(short = 'd', long, value_name = "PORT", env = "FERROCE_PORT", add = completion::ports())]
@@ -45,12 +46,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Refuses a port or an address for hosts that `--namespaces` creates, which have their own. Values from variables, such as those of a
-    /// shell that `ferroce env` prepared, are ignored, because they do not apply to these hosts.
+    /// Returns the settings for hosts that `--namespaces` creates, which have their own port and addresses. Variables that name others, such
+    /// as those of a shell that `ferroce env` prepared, do not apply to these hosts.
     ///
     /// # Errors
-    /// Returns a usage failure that names the flag.
-    pub fn check_for_namespaces(&self) -> Result<(), Failure> {
+    /// Returns a usage failure that names a flag for a port or an address.
+    pub fn for_namespaces(&self) -> Result<Self, Failure> {
         let vlan = self.vlan.map(|vlan| vlan.to_string());
         for (flag, variable, value) in [
             ("--port", "FERROCE_PORT", self.port.as_deref()),
@@ -64,7 +65,7 @@ impl Settings {
                 )));
             }
         }
-        Ok(())
+        Ok(Self { port: Some(INTERFACE.to_owned()), ip: None, vlan: None, ..self.clone() })
     }
 
     /// Returns the device's name. An empty `FERROCE_NAME` counts as unset, as in the libraries.
@@ -181,5 +182,17 @@ mod tests {
         assert_eq!(given(Some("eth0"), Some("eth0")), None);
         assert_eq!(given(Some("eth0"), Some("eth1")), Some("eth0"));
         assert_eq!([given(Some("eth0"), None), given(None, Some("eth0"))], [Some("eth0"), None]);
+    }
+    #[test]
+    fn hosts_of_namespaces_have_one_device_each_whatever_the_file_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("ferroce.toml");
+        std::fs::write(&file, "[[device]]\nport = 'eth0'\n[[device]]\nport = 'eth1'\n").unwrap();
+        let settings = Settings { name: Some("mlx5_0".into()), config: Some(file), ..Settings::default() };
+        let error = settings.variables(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("mlx5_0"), "{error}");
+        let variables = settings.for_namespaces().unwrap().variables(folder.path()).unwrap();
+        let of = |name| variables.iter().find(|(other, _)| *other == name).map(|(_, value)| value.to_str());
+        assert_eq!([of("FERROCE_PORT"), of("FERROCE_IP")], [Some(Some("eth0")), None]);
     }
 }

@@ -70,16 +70,16 @@ impl CongestionController for PowerTcp {
 
     /// Uses the in-flight share, at least half, in place of the power. They are equal while the queue's length does not change.
     ///
-    /// The authors discard the first telemetry, because one reading of a link's counters is no rate. A share is one already, so the flow
-    /// reacts to the first, too, and relative to the line rate for the whole first window. One over no time describes nothing.
+    /// The authors discard the first telemetry, because a rate needs two readings of a counter. A share is already a rate, so the flow
+    /// reacts to the first share too. Until the first window ends, it reacts relative to the line rate. A share measured over 0 ns is
+    /// ignored.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.round_ends == 0 {
             self.round_ends = ack.next;
-            if busiest.interval == 0 {
-                return;
-            }
         }
-        self.react(ack, Inflight { utilisation: busiest.utilisation.max(LEAST_ARRIVALS), ..*busiest });
+        if busiest.interval > 0 {
+            self.react(ack, Inflight { utilisation: busiest.utilisation.max(LEAST_ARRIVALS), ..*busiest });
+        }
     }
 
     fn on_path_change(&mut self) {
@@ -164,7 +164,7 @@ mod tests {
     fn a_flow_reacts_to_the_first_reported_share() {
         let mut flow = flow();
         report(&mut flow, 1, 4.0, 0);
-        assert_eq!((flow.power, flow.pacing_rate()), (1.0, Some(LINE)), "a share over no time");
+        assert_eq!((flow.power, flow.pacing_rate()), (1.0, Some(LINE)), "a share over 0 ns");
         for mut flow in [flow, self::flow()] {
             // Both are of the first window, so the second is relative to the line rate, too.
             for seq in [1, T] {
@@ -172,6 +172,8 @@ mod tests {
                 let rate = 0.9 * (100e9 / (2.0 / 0.95) + 50e6) + 0.1 * 100e9;
                 assert!((flow.pacing_rate().unwrap().as_bps() as f64 - rate).abs() < 2.0, "{flow:?}");
             }
+            report(&mut flow, 3 * T, 4.0, 0);
+            assert_eq!(flow.before, LINE, "a share over 0 ns ends no window");
         }
     }
 

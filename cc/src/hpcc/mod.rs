@@ -270,15 +270,14 @@ impl CongestionController for Hpcc {
     }
 
     /// Applies lines 22 to 26 to a share that the receiver or a switch measured. The first one sets `lastUpdateSeq`, so that the whole first
-    /// window reacts relative to the initial rate. One over no time describes nothing.
+    /// window reacts relative to the initial rate. A share measured over 0 ns is ignored.
     fn on_inflight(&mut self, ack: &Ack, busiest: &Inflight) {
         if self.last_update_seq == 0 {
             self.last_update_seq = ack.next;
-            if busiest.interval == 0 {
-                return;
-            }
         }
-        self.react(ack, *busiest, self.config.bounds());
+        if busiest.interval > 0 {
+            self.react(ack, *busiest, self.config.bounds());
+        }
     }
 
     fn on_receiver_link(&mut self, link: ReceiverLink) {

@@ -98,6 +98,12 @@ fn the_first_share_lowers_the_rate_and_leaves_the_reference() {
     hpcc.on_inflight(&ack(4188, 1000, 49_000), &Inflight { utilisation: 4.0, interval: 4160 });
     assert!(hpcc.rate() < Rate::from_gbps(25), "{:?}", hpcc.rate());
     assert_eq!((hpcc.reference_rate(), hpcc.last_update_seq()), (Rate::from_gbps(100), 49_000));
+    hpcc.on_inflight(&ack(8188, 50_000, 99_000), &Inflight { utilisation: 4.0, interval: 0 });
+    assert_eq!(
+        (hpcc.reference_rate(), hpcc.last_update_seq()),
+        (Rate::from_gbps(100), 49_000),
+        "a share over 0 ns"
+    );
 }
 
 #[test]

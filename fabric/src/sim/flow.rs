@@ -32,7 +32,8 @@ pub(super) struct FlowState {
     pub(super) is_ended: bool,
     /// The receiver's next expected byte.
     pub(super) expected: u64,
-    pub(super) gap_told: bool,
+    /// The receiver has sent a NAK for the gap at `expected`.
+    pub(super) has_sent_nak: bool,
 }
 
 impl Sender {

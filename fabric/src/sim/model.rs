@@ -111,15 +111,15 @@ impl<'a> Hosts<'a> for Model<'a> {
         }
         let Packet { flow, seq, payload, is_restart, .. } = *network.packets.get(packet);
         let state = &mut self.flows[flow as usize];
-        state.gap_told &= !is_restart;
+        state.has_sent_nak &= !is_restart;
         let is_gap = seq > state.expected;
-        if is_gap && std::mem::replace(&mut state.gap_told, true) {
+        if is_gap && std::mem::replace(&mut state.has_sent_nak, true) {
             // The NAK was sent; everything after the gap will be sent again.
             return network.packets.give_back(packet);
         }
         if seq == state.expected {
             state.expected += u64::from(payload);
-            state.gap_told = false;
+            state.has_sent_nak = false;
         }
         let expected = state.expected;
         let now = network.instant();

@@ -374,7 +374,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         let size = u64::from(content.size());
         let load = place.load.as_mut().map_or_else(Load::default, |load| load.on_departure(&at, size));
         content.stamp(&PortState {
-            switch: (switch + 1) as u16 & 0xfff,
+            switch: (switch % 4095 + 1) as u16,
             port: place.place,
             rate: place.rate,
             time: time.as_nanos(),
@@ -390,7 +390,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         let time = self.instant().as_nanos();
         let place = &self.ports[port as usize];
         self.packets.get_mut(packet).stamp_as_linux(&PortState {
-            switch: (switch + 1) as u16 & 0xfff,
+            switch: (switch % 4095 + 1) as u16,
             port: place.place,
             rate: place.rate,
             time,

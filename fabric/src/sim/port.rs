@@ -75,7 +75,7 @@ impl Port {
     fn new(switch: Option<u32>, rate: Rate, delay: std::time::Duration, setup: &Setup, id: usize) -> Self {
         let red = red_at(rate, setup);
         let load = setup
-            .asks_for_load()
+            .needs_load()
             .then(|| LoadMeter::new(rate, setup.base_rtt(), setup.buffer, red.map(|red| red.from)));
         Self {
             link: 0,

@@ -556,9 +556,8 @@ impl Setup {
         self.algorithm().as_hpcc().map_or(Duration::from_millis(1), |config| config.base_rtt)
     }
 
-    pub(super) fn asks_for_load(&self) -> bool {
-        let needs_load = self.congestion.format.reports_load() || self.direct.is_some();
-        self.hosts == Hosts::Endpoints && needs_load
+    pub(super) fn needs_load(&self) -> bool {
+        self.hosts == Hosts::Endpoints && (self.congestion.format.reports_load() || self.direct.is_some())
     }
 
     /// Returns whether the model's data packets carry telemetry.

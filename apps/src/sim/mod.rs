@@ -88,7 +88,8 @@ pub(crate) struct Args {
     /// Run seeds A to B-1 on all cores; at most 100000 runs, including --vary
     #[arg(long, value_name = "A..B", value_parser = crate::soak::range)]
     sweep: Option<std::ops::Range<u64>>,
-    /// Run once for each of these values of a key of `congestion`; may be repeated
+    /// Run once for each of these values of a key of `congestion`; may be repeated. cc=auto measures what the scenario configures, cc=dcqcn
+    /// has no window, and cc=dcqcn_vwin one of base_rtt
     #[arg(long, value_name = "KEY=V1,V2")]
     vary: Vec<String>,
     /// Run every algorithm in every scenario of the arena, with model hosts and with endpoints; write arena.html and arena.json

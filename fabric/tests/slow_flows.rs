@@ -92,3 +92,21 @@ fn a_thousand_flows_have_no_standing_queue() {
         "{carried} Gb/s, {mean} B, {empty} of {all}"
     );
 }
+
+/// 256 flows have windows of a fifth of a packet, and each probes the path by itself. With a probe in each base round trip, 2.5 probes left for
+/// each packet, beyond the flows' shares of the link: the flows took 2.3 times the ideal.
+#[test]
+fn probes_of_slow_flows_leave_the_link_to_their_data() {
+    let (fair, receiver) = (AlgorithmConfig::HpccFair(config(1)), AlgorithmConfig::HpccReceiver(config(100)));
+    for (algorithm, most) in [(fair, 1.15), (receiver, 1.35)] {
+        let name = algorithm.name();
+        let congestion = Congestion::new(algorithm).probing(Some(Duration::from_nanos(4400)));
+        let setup =
+            Setup { congestion, ..many(Hosts::Endpoints, 256, 1024, AlgorithmConfig::Hpcc(config(1))) };
+        let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+        let ideal = LINE.time_for(256 * (BYTES + BYTES.div_ceil(1024) * 58));
+        let times = outcome.time.as_secs_f64() / ideal.as_secs_f64();
+        println!("256 senders, {name}, probes: {times:.2} times the ideal");
+        assert!(times <= most, "{name}: {times} times the ideal");
+    }
+}

@@ -131,9 +131,13 @@ impl CongestionControl {
         }
         let template = telemetry.probe_template().unwrap_or(transport.template);
         let length = write_probe(transport, telemetry, template, frame)?;
+        let is_paced = !is_held && telemetry.prober.is_regular_now();
         telemetry.prober.on_sent(transport.now, transport.sequence.next);
         telemetry.policy.on_telemetry_requested(transport.now);
         counters.probes_sent += 1;
+        if let Some(flow) = self.flow.as_mut().filter(|_| is_paced) {
+            flow.on_probe(length);
+        }
         if let (MAX_UNANSWERED_AT_START.., Some(flow)) = (telemetry.prober.unanswered(), &mut self.flow)
             && flow.round_trip().is_some()
         {

@@ -159,6 +159,14 @@ impl Flow {
         self.is_clocked = bytes as u64 <= self.window / 2;
     }
 
+    /// Spends the tokens of a probe of `bytes` bytes among data. Otherwise the data and probes of many slow flows, which all take their share
+    /// of a link, would together exceed it.
+    pub(super) fn on_probe(&mut self, bytes: usize) {
+        if let Some(rate) = self.rate {
+            self.free_at = rate.passed_at(self.free_at, bytes as u64);
+        }
+    }
+
     /// Spends the tokens of a frame of unacknowledged data. Its pace replaces a window. While the round trip exceeds the base round trip,
     /// the bytes per round trip are limited to what the algorithm allows per base round trip. `rounds` is the least length of the current
     /// round trip, which no answer has measured yet, in base round trips.
@@ -261,6 +269,17 @@ mod tests {
         *slow.algorithm_mut() = algorithm(1999, 80);
         slow.begin_turn(half);
         assert_eq!(slow.free_at(), start + Duration::from_millis(1), "a window below two packets");
+    }
+
+    /// A probe of 100 bytes at 8 Mb/s takes 100 µs.
+    #[test]
+    fn a_probe_spends_tokens_as_data_does() {
+        let mut flow = Flow::new(Algorithm::Fixed(Fixed::new(3000, Some(Rate::from_mbps(8))).unwrap()));
+        let start = Instant::from_nanos(1_000_000);
+        flow.free_at = start;
+        flow.on_wire(start, 1000);
+        flow.on_probe(100);
+        assert_eq!(flow.free_at(), start + Duration::from_micros(1100));
     }
 
     #[test]

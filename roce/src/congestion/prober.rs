@@ -43,6 +43,8 @@ pub(super) struct Prober {
     unacknowledged_interval: Option<Duration>,
     /// Unacknowledged data was sent since the last probe: a READ response, or packets of an unreliable connection.
     has_unacknowledged: bool,
+    /// Data was sent since the last probe.
+    has_data: bool,
     /// Number of the next probe. Numbers never wrap; their low 24 bits are sent as a PSN.
     next: u64,
     /// Answers to probes before this number are stale.
@@ -93,6 +95,7 @@ impl Prober {
 
     #[inline]
     pub(super) const fn on_data(&mut self, payload: u32) {
+        self.has_data = true;
         self.left = self.left.saturating_sub(payload as u64);
     }
 
@@ -124,6 +127,11 @@ impl Prober {
     /// Returns whether probes also measure acknowledged data.
     pub(super) const fn is_regular(&self) -> bool {
         self.interval.is_some()
+    }
+
+    /// Returns whether the next probe is a regular one: it belongs to acknowledged data, after the first window.
+    pub(super) const fn is_regular_now(&self) -> bool {
+        self.has_data && !self.has_unacknowledged && self.next >= self.first_window
     }
 
     /// Returns whether unacknowledged data needs a probe.
@@ -178,8 +186,10 @@ impl Prober {
         if self.has_peer_answered { 0 } else { self.next.saturating_sub(self.first_window) }
     }
 
-    /// Returns when the next probe may be sent while data is in flight, or when a failed discovery ends without its last answer. A lost
-    /// probe does not delay the next. For unacknowledged data, a peer that answers no probes is rarely probed.
+    /// Returns when the next probe may be sent while data is in flight, or when a failed discovery ends without its last answer. Each probe
+    /// needs data that was sent after the one before, except in a discovery: flows whose packets are round trips apart would otherwise send
+    /// more probes than data.
+    /// A lost probe does not delay the next. For unacknowledged data, a peer that answers no probes is rarely probed.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.has_discovery_failed() {
@@ -188,7 +198,7 @@ impl Prober {
         if self.next < self.first_window && self.left == 0 {
             return Some(Instant::ZERO);
         }
-        if self.is_given_up() {
+        if self.is_given_up() || !(self.has_data || self.has_unacknowledged || self.is_discovery) {
             return None;
         }
         let interval = match self.interval {
@@ -267,7 +277,7 @@ impl Prober {
     pub(super) fn on_sent(&mut self, now: Instant, data: u64) {
         self.skip(now, data);
         self.left = self.spacing;
-        self.has_unacknowledged = false;
+        (self.has_unacknowledged, self.has_data) = (false, false);
         self.last_sent = Some(now);
     }
 
@@ -317,5 +327,18 @@ mod tests {
         assert!(!prober.is_due_while_held(at(10_000)), "the packet may leave");
         prober.on_held(at(10_500), at(20_000));
         assert_eq!(prober.due_while_held_at(), Some(at(10_980)), "anew for each packet");
+    }
+    #[test]
+    fn a_regular_probe_needs_data_sent_since_the_one_before() {
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut prober = Prober::new(Some(Duration::from_micros(10)), None);
+        assert_eq!(prober.due_at(), None, "before any data");
+        prober.on_data(1024);
+        assert_eq!(prober.due_at(), Some(Instant::ZERO));
+        assert!(prober.is_regular_now());
+        prober.on_sent(at(100), 1);
+        assert_eq!(prober.due_at(), None, "its data may be in flight for many round trips");
+        prober.on_data(1024);
+        assert_eq!(prober.due_at(), Some(at(110)));
     }
 }

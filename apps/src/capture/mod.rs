@@ -1,13 +1,12 @@
 //! `ferroce capture`: the frames of a running process as pcapng.
 
 mod filter;
-mod sink;
 
 use crate::failure::Failure;
+use crate::pcap::sink::Sink;
 use crate::pcap::writer::{self, Statistics};
 use crate::{signals, units};
 use filter::Filter;
-use sink::Sink;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;

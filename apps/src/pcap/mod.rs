@@ -2,6 +2,7 @@
 
 mod describe;
 mod reader;
+pub mod sink;
 mod totals;
 pub mod writer;
 

@@ -46,7 +46,7 @@ fn measure(name: &str, setup: &Setup) {
     let mut best: Option<(f64, Outcome)> = None;
     for _ in 0..5 {
         let begin = cpu(clock);
-        let outcome = run(setup, &mut |_, _, _| {}).expect("the setups of this bench can run");
+        let outcome = run(setup, &mut ()).expect("the setups of this bench can run");
         let seconds = (cpu(clock) - begin).as_secs_f64();
         if best.as_ref().is_none_or(|best| seconds < best.0) {
             best = Some((seconds, outcome));

@@ -33,8 +33,7 @@ fn main() -> Result<(), SetupError> {
             dscp: 0,
         });
         let network = Topology::star(SENDERS as usize + 1, LINE, CABLE);
-        let outcome =
-            run(&Setup::new(network, flows.collect(), Congestion::new(algorithm)), &mut |_, _, _| {})?;
+        let outcome = run(&Setup::new(network, flows.collect(), Congestion::new(algorithm)), &mut ())?;
         let queue = outcome.queue_quantile(0.99);
         println!(
             "{name:<12} ends after {:?}; 99 % of the time at most {queue} KB wait in a switch",

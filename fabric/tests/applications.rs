@@ -31,7 +31,7 @@ fn setup(senders: u32, gbps: u64) -> Setup {
 }
 
 fn outcome(setup: &Setup) -> Outcome {
-    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), setup.flows.len());
     outcome
 }

@@ -56,7 +56,7 @@ fn star(flows: u32, line: Rate, bytes: u64, congestion: Congestion) -> Setup {
 fn simulate(flows: u32, congestion: Congestion) -> Outcome {
     let sampling = Sampling { every: Duration::from_micros(1), host: flows, flows: flows as usize };
     let star = star(flows, LINE, 40_000_000 / u64::from(flows), congestion);
-    run(&Setup { sampling: Some(sampling), ..star }, &mut |_, _, _| {}).unwrap()
+    run(&Setup { sampling: Some(sampling), ..star }, &mut ()).unwrap()
 }
 
 /// Returns the link's rate (Gb/s) and the 99th percentile of its queue (packets), from 1 ms on.
@@ -97,7 +97,7 @@ fn marks_alone_keep_the_link_busy() {
             let star = star(flows, line, 100_000_000 / u64::from(flows), auto(line));
             let sampling = Sampling { every: Duration::from_micros(10), host: flows, flows: flows as usize };
             let setup = Setup { sampling: Some(sampling), drop_vendor_opcodes, red: Some(red), ..star };
-            let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+            let outcome = run(&setup, &mut ()).unwrap();
             let (first, _) = ends(&outcome);
             let (busy, ..) = window(&outcome.series, Duration::from_millis(1), first).unwrap();
             let share = busy * 1e9 / line.as_bps() as f64;
@@ -131,7 +131,7 @@ fn late_starts(
         jitter: Duration::from_nanos(100),
         ..Setup::new(topology, (0..flows).map(flow).collect(), auto(LINE))
     };
-    run(&setup, &mut |_, _, _| {}).unwrap()
+    run(&setup, &mut ()).unwrap()
 }
 
 /// Returns the times at which the first flow and the last flow ended.
@@ -187,7 +187,7 @@ fn the_cores_of_a_receiver_share_one_count_of_flows() {
     for cores in [1, 4] {
         let star = star(16, LINE, 2_500_000, auto(LINE));
         let sampling = Sampling { every: Duration::from_micros(1), host: 16, flows: 16 };
-        let outcome = run(&Setup { cores, sampling: Some(sampling), ..star }, &mut |_, _, _| {}).unwrap();
+        let outcome = run(&Setup { cores, sampling: Some(sampling), ..star }, &mut ()).unwrap();
         let until = ends(&outcome).0 - Duration::from_micros(5);
         let (busy, _, queue) = window(&outcome.series, Duration::from_millis(1), until).unwrap();
         let packets = queue[2] / PACKET;

@@ -46,7 +46,7 @@ fn figures(flows: &[Flow], begin: u64, max_stage: u32, hosts: Hosts) -> [f64; 3]
             }),
             ..Setup::new(topology.clone(), flows.to_vec(), congestion)
         };
-        let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+        let outcome = run(&setup, &mut ()).unwrap();
         let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
         let part = (Duration::from_micros(begin), end - Duration::from_micros(5));
         let (carried, jain, queue) = window(&outcome.series, part.0, part.1).unwrap();

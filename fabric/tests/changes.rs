@@ -42,7 +42,7 @@ fn two_paths(hosts: Hosts, changes: Vec<Change>) -> Setup {
 }
 
 fn outcome(setup: &Setup) -> Outcome {
-    run(setup, &mut |_, _, _| {}).unwrap()
+    run(setup, &mut ()).unwrap()
 }
 
 fn time(outcome: &Outcome) -> Duration {
@@ -151,7 +151,7 @@ fn a_run_ends_if_a_link_stays_down() {
     }
     assert_eq!(outcome(&down(Hosts::Model, 1)).finished.len(), 0);
     // An endpoint that can send retries seven times.
-    let error = run(&down(Hosts::Endpoints, 1), &mut |_, _, _| {}).unwrap_err();
+    let error = run(&down(Hosts::Endpoints, 1), &mut ()).unwrap_err();
     assert!(matches!(error, SetupError::Failed { flow: 0, .. }), "{error}");
 }
 

@@ -37,7 +37,7 @@ fn two_to_one(line: Rate, congestion: Congestion) -> Setup {
 }
 
 fn outcome(setup: &Setup) -> Outcome {
-    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), setup.flows.len());
     outcome
 }

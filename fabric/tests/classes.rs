@@ -40,7 +40,7 @@ fn carried(expected: u32, other: Option<Congestion>, others: u32) -> [f64; 2] {
         limit: until,
         ..Setup::new(topology, flows, other.unwrap_or_else(|| hpcc(expected)))
     };
-    let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(&setup, &mut ()).unwrap();
     assert!(window(&outcome.series, from, until).is_some());
     let at = |time: Duration| {
         outcome.series.iter().find(|row| row.time >= time.as_nanos() as u64 - 5_000).unwrap()

@@ -23,7 +23,7 @@ fn setup(hosts: Hosts, (flows, dependencies): (Vec<Flow>, Vec<Dependency>)) -> S
 
 /// Returns the outcome, and its flows in the order of their numbers.
 fn outcome(setup: &Setup) -> (Outcome, Vec<Finished>) {
-    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), setup.flows.len());
     let mut finished = outcome.finished.clone();
     finished.sort_by_key(|flow| flow.flow);

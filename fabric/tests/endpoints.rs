@@ -42,7 +42,7 @@ fn star(flows: Vec<Flow>, congestion: Congestion) -> Setup {
 }
 
 fn outcome(setup: &Setup) -> Outcome {
-    run(setup, &mut |_, _, _| {}).unwrap()
+    run(setup, &mut ()).unwrap()
 }
 
 fn mean(outcome: &Outcome) -> f64 {
@@ -219,7 +219,7 @@ fn connections_spread_over_equal_paths() {
 
 #[test]
 fn an_invalid_setup_is_refused_with_its_reason() {
-    let refused = |setup: Setup| run(&setup, &mut |_, _, _| {}).unwrap_err();
+    let refused = |setup: Setup| run(&setup, &mut ()).unwrap_err();
     let good = star(incast(2, 1000), hpcc(4160, 5));
     let mut flows = good.flows.clone();
     flows[1].destination = 9;

@@ -62,7 +62,7 @@ fn simulate(flows: Vec<Flow>, (_, eta, max_stage, is_fair, hosts): Variant, seed
             Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(algorithm) },
         )
     };
-    run(&setup, &mut |_, _, _| {}).unwrap()
+    run(&setup, &mut ()).unwrap()
 }
 
 fn first_end(outcome: &Outcome) -> Duration {

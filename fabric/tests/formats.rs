@@ -33,7 +33,7 @@ fn holds(name: &str, (hosts, flows, least, most): (u32, u32, f64, f64), congesti
     let sampling = Sampling { every: Duration::from_micros(1), host: hosts, flows: flows as usize };
     let list = (0..flows).map(flow).collect();
     let setup = Setup { sampling: Some(sampling), ..Setup::new(topology, list, congestion) };
-    let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(&setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), flows as usize, "{name}");
     let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
     let (busy, _, queue) = window(&outcome.series, SETTLED, end - Duration::from_micros(5)).unwrap();

@@ -39,7 +39,7 @@ fn steady(switches: usize, congestion: Congestion) -> (f64, f64) {
         jitter: Duration::from_nanos(100),
         ..Setup::new(chain(switches), (0..SENDERS as u32).map(flow).collect(), congestion)
     };
-    let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(&setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), SENDERS);
     let end = outcome.finished.iter().map(|flow| flow.start + flow.time).min().unwrap();
     let (busy, _, queue) = window(&outcome.series, Duration::from_millis(1), end - 5 * HOP).unwrap();

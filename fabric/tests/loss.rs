@@ -32,7 +32,7 @@ fn flow(source: u32, bytes: u64) -> Flow {
 }
 
 fn outcome(setup: &Setup) -> Outcome {
-    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), setup.flows.len());
     outcome
 }
@@ -239,7 +239,7 @@ fn a_script_affects_the_packets_of_model_hosts() {
     assert_eq!(pause.retransmitted, 0, "frames that waited arrive in order");
     assert!((200..600).contains(&micros(&slow)), "{}", micros(&slow));
     // The counts are those of one thread, on any number.
-    let two = run_on(2, &scripted(FaultAction::Drop, Some(3), None), &mut |_, _, _| {}).unwrap();
+    let two = run_on(2, &scripted(FaultAction::Drop, Some(3), None), &mut ()).unwrap();
     assert_eq!((two.trace, &two.faults), (everywhere.trace, &everywhere.faults));
 }
 

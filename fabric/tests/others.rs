@@ -34,7 +34,7 @@ fn incast(hosts: u32, congestion: Congestion) -> Setup {
 }
 
 fn outcome(setup: &Setup) -> Outcome {
-    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), setup.flows.len());
     outcome
 }
@@ -69,7 +69,7 @@ fn a_linux_ioam_node_is_sufficient_for_a_short_queue() {
         assert!(p99 <= filled / 10.0, "{hosts} hosts: {p99} packets, {filled} with a fixed window");
     }
     let hpcc = Congestion::new(CongestionAlgorithm::Hpcc(config()));
-    let refused = run(&Setup { linux_ioam: true, ..incast(1, hpcc) }, &mut |_, _, _| {});
+    let refused = run(&Setup { linux_ioam: true, ..incast(1, hpcc) }, &mut ());
     assert_eq!(refused.unwrap_err(), SetupError::LinuxIoam);
 }
 
@@ -85,7 +85,7 @@ fn forged_reports_of_a_receiver_keep_rates_in_bounds() {
         // Flows with such reports do not finish.
         let limit = Duration::from_millis(200);
         let setup = Setup { forgery: Probability::ALWAYS, limit, ..incast(2, congestion) };
-        let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+        let outcome = run(&setup, &mut ()).unwrap();
         let paces: Vec<u64> =
             outcome.series.iter().flat_map(|row| &row.rates).copied().filter(|rate| *rate > 0).collect();
         let (least, most) = (paces.iter().min().unwrap(), paces.iter().max().unwrap());

@@ -36,7 +36,7 @@ fn incast(senders: u32, congestion: Congestion) -> Setup {
 /// Returns the rate in Gb/s on the wire, Jain's index, and the queue's mean, 95th and 99th percentile and maximum, in a part of a run.
 fn between(millis: [u64; 2], setup: &Setup) -> (f64, f64, [f64; 4]) {
     let [from, until] = millis.map(Duration::from_millis);
-    let outcome = run(&Setup { limit: until, ..setup.clone() }, &mut |_, _, _| {}).unwrap();
+    let outcome = run(&Setup { limit: until, ..setup.clone() }, &mut ()).unwrap();
     window(&outcome.series, from, until).unwrap()
 }
 

@@ -1,8 +1,11 @@
 //! The ports of a time series.
 
 use cc::{AlgorithmConfig, Rate};
-use ferroce_fabric::sim::{Flow, Hosts, PortRow, Sampling, Setup, SetupError, Topology, run};
+use ferroce_fabric::sim::{
+    Flow, Hosts, Observer, PortRow, RunState, Sampling, Setup, SetupError, Topology, run, run_on,
+};
 use roce::qp::Congestion;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 /// Hosts 0 and 1 send 1 MB each over the link between the switches 4 and 5 to hosts 2 and 3.
@@ -26,7 +29,7 @@ fn setup(sampled: Vec<[usize; 2]>) -> Setup {
 #[test]
 fn each_sampled_port_has_its_own_queue_and_bytes() {
     let ports = vec![[4, 5], [5, 2], [5, 4], [0, 4]];
-    let outcome = run(&setup(ports), &mut |_, _, _| {}).unwrap();
+    let outcome = run(&setup(ports), &mut ()).unwrap();
     let last = outcome.series.last().unwrap();
     let bytes: Vec<u64> = last.others.iter().map(|port| port.tx_bytes).collect();
     let near =
@@ -47,8 +50,44 @@ fn each_sampled_port_has_its_own_queue_and_bytes() {
 
 #[test]
 fn sampling_a_port_does_not_change_the_run() {
-    let [named, not] = [vec![[5, 2]], Vec::new()].map(|ports| run(&setup(ports), &mut |_, _, _| {}).unwrap());
+    let [named, not] = [vec![[5, 2]], Vec::new()].map(|ports| run(&setup(ports), &mut ()).unwrap());
     assert_eq!(named, not);
     let error = setup(vec![[4, 5], [4, 3]]).check().unwrap_err();
     assert_eq!(error, SetupError::Sampled { port: 1, from: 4, to: 3 });
+}
+
+/// Collects what a run reports: finished flows, events, ns, and queues. If `ends`, ends the run at the first report.
+#[derive(Default, PartialEq, Eq, Debug)]
+struct States {
+    all: Vec<(usize, u64, u128, Vec<u64>)>,
+    ends: bool,
+}
+
+impl Observer for States {
+    fn state(&mut self, state: &RunState<'_>) -> ControlFlow<()> {
+        let &RunState { finished, events, time, queues } = state;
+        self.all.push((finished, events, time.as_nanos(), queues.to_vec()));
+        if self.ends { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+#[test]
+fn a_run_reports_the_same_states_on_any_number_of_threads() {
+    let mut setup = setup(vec![[4, 5], [5, 2]]);
+    setup.flows.iter_mut().for_each(|flow| flow.bytes *= 40);
+    let reported = |threads| {
+        let mut states = States::default();
+        (run_on(threads, &setup, &mut states).unwrap().trace, states)
+    };
+    let one = reported(1);
+    let States { all: states, .. } = &one.1;
+    assert!(states.len() > 1 && states.is_sorted_by_key(|state| state.1), "{states:?}");
+    assert!(states.iter().all(|state| state.3.len() == 2 && state.3[0] > 40_000), "{states:?}");
+    assert_eq!(reported(2), one);
+    assert_eq!(run(&setup, &mut ()).unwrap().trace, one.0);
+    for threads in 1..3 {
+        let mut states = States { ends: true, ..States::default() };
+        assert_eq!(run_on(threads, &setup, &mut states), Err(SetupError::Observer));
+        assert_eq!(states.all[..], one.1.all[..1]);
+    }
 }

@@ -37,7 +37,7 @@ fn many(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) ->
 
 /// Returns the number of flows that ended, and the ratio of the total time to that of all bytes on the link.
 fn incast(hosts: Hosts, senders: u32, payload: u32, algorithm: AlgorithmConfig) -> (usize, f64) {
-    let outcome = run(&many(hosts, senders, payload, algorithm), &mut |_, _, _| {}).unwrap();
+    let outcome = run(&many(hosts, senders, payload, algorithm), &mut ()).unwrap();
     let packets = BYTES.div_ceil(payload.into());
     let ideal = LINE.time_for(u64::from(senders) * (BYTES + packets * 102));
     (outcome.finished.len(), outcome.time.as_secs_f64() / ideal.as_secs_f64())
@@ -78,7 +78,7 @@ fn a_thousand_flows_have_no_standing_queue() {
     let setup = many(Hosts::Endpoints, 1000, 1024, AlgorithmConfig::HpccFair(config));
     let sampling = Some(Sampling { every: Duration::from_micros(20), host: 1000, flows: 1 });
     let setup = Setup { sampling, limit: Duration::from_millis(20), ..setup };
-    let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(&setup, &mut ()).unwrap();
     let [begin, end] = [10, 20].map(Duration::from_millis);
     let (carried, _, [mean, _, p99, _]) = window(&outcome.series, begin, end).unwrap();
     let settled = outcome.series.iter().filter(|row| row.time >= begin.as_nanos() as u64);

@@ -37,7 +37,7 @@ fn setup(congestion: Congestion, verb: Verb, mtu: u32, spray: bool) -> Setup {
 }
 
 fn outcome(setup: &Setup) -> Outcome {
-    let outcome = run(setup, &mut |_, _, _| {}).unwrap();
+    let outcome = run(setup, &mut ()).unwrap();
     assert_eq!(outcome.finished.len(), 1);
     outcome
 }

@@ -45,7 +45,7 @@ fn figures(flows: &[Flow], algorithm: AlgorithmConfig, randomness: Randomness) -
             seed,
             ..Setup::new(topology, flows.to_vec(), Congestion::new(algorithm))
         };
-        let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+        let outcome = run(&setup, &mut ()).unwrap();
         assert_eq!((outcome.pauses, outcome.dropped), (0, 0));
         let times = outcome.finished.iter().map(|flow| flow.time.as_nanos() as f64 / 1e3);
         let (least, most) = (times.clone().fold(f64::MAX, f64::min), times.clone().fold(0.0, f64::max));

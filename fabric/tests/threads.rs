@@ -36,7 +36,7 @@ fn setup(algorithm: AlgorithmConfig, seed: u64) -> Setup {
 /// Checks that 1 to 4 threads have the same outcome, and returns it.
 fn same_on_any_number_of_threads(setup: &Setup) -> Outcome {
     let outcome = |threads| {
-        let mut outcome = run_on(threads, setup, &mut |_, _, _| {}).unwrap();
+        let mut outcome = run_on(threads, setup, &mut ()).unwrap();
         outcome.packets_most = 0;
         outcome
     };

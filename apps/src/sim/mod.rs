@@ -14,6 +14,7 @@ mod mistake;
 mod output;
 mod parts;
 mod plot;
+mod progress;
 mod report;
 mod scenario;
 mod shape;
@@ -27,9 +28,9 @@ use compare::Ours;
 use congestion::algorithm_names;
 use fabric::RuleReport;
 use fabric::sim::{self, Hosts, Outcome};
-use indicatif::{ProgressBar, ProgressStyle};
 pub(crate) use keys::{ScenarioKey, TABLES};
 use parts::{Kind, Part, Shard};
+use progress::Bar;
 use scenario::{Options, Scenario};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -265,19 +266,8 @@ fn check(name: &str, scenario: &Scenario) -> Result<(), Failure> {
 
 /// Runs a scenario on up to `threads` threads. If `shows`, displays a progress bar on a terminal.
 fn simulate(scenario: &Scenario, threads: usize, shows: bool) -> Result<Outcome, Failure> {
-    let bar = if shows { ProgressBar::new(scenario.setup.flows.len() as u64) } else { ProgressBar::hidden() };
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} flows  {msg}");
-    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-    let begin = Instant::now();
-    let mut watch = |done: usize, events: u64, nanos: u64| {
-        let rate = events as f64 / begin.elapsed().as_secs_f64() / 1e6;
-        bar.set_position(done as u64);
-        bar.set_message(format!("{:.3} ms, {rate:.1} M events/s", nanos as f64 / 1e6));
-    };
-    let outcome =
-        sim::run_on(threads, &scenario.setup, &mut watch).map_err(|error| Failure::usage(error.to_string()));
-    bar.finish_and_clear();
-    outcome
+    let mut bar = Bar::new(scenario, shows);
+    sim::run_on(threads, &scenario.setup, &mut bar).map_err(|error| Failure::usage(error.to_string()))
 }
 
 fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failure> {

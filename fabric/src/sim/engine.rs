@@ -4,6 +4,7 @@ use super::event::Event;
 use super::exchange::{Exchange, State};
 use super::measure::{PortRow, Row, Series};
 use super::network::{EXPIRE, Network, picos};
+use super::observer::{Observer, RunState};
 use super::outcome::Outcome;
 use super::packet_pool::LinkPacket;
 use super::partition::Partition;
@@ -14,8 +15,8 @@ use std::panic::resume_unwind;
 use std::thread;
 use std::time::Duration;
 
-/// Events between two calls of `watch`.
-const WATCH: u64 = 1 << 18;
+/// Events between two reports of the state.
+const REPORT: u64 = 1 << 18;
 
 #[derive(Clone, Copy, Default)]
 pub(super) struct Progress {
@@ -55,26 +56,26 @@ pub(super) trait Hosts<'a>: Sized {
 pub(super) fn run<'a, H: Hosts<'a> + Send>(
     setup: &'a Setup,
     threads: usize,
-    watch: &mut dyn FnMut(usize, u64, u64),
+    observer: &mut dyn Observer,
 ) -> Result<Outcome, SetupError>
 where
     H::Packet: Send,
 {
     let partition = Partition::new(&setup.topology, if may_divide(setup) { threads } else { 1 });
-    let exchange = Exchange::new(partition.count);
-    let start = |me: u16, watch: &mut dyn FnMut(usize, u64, u64)| {
+    let exchange = Exchange::new(partition.count, super::port::sampled_ports(setup));
+    let start = |me: u16, observer: &mut dyn Observer| {
         let network = Network::new(setup, H::is_stamped(setup), &partition, me);
         let engine =
             network.and_then(|network| Ok(Engine { hosts: H::new(setup)?, network, series: Vec::new() }));
         // All threads fail, or none: they check the same setup.
         let mut engine: Engine<'_, H> = engine?;
-        engine.run(&exchange, watch).map(|end| (engine, end))
+        engine.run(&exchange, observer).map(|end| (engine, end))
     };
     let mut parts = thread::scope(|scope| {
         let start = &start;
         let others: Vec<_> =
-            (1..partition.count as u16).map(|me| scope.spawn(move || start(me, &mut |_, _, _| {}))).collect();
-        let first = start(0, watch);
+            (1..partition.count as u16).map(|me| scope.spawn(move || start(me, &mut ()))).collect();
+        let first = start(0, observer);
         let others =
             others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
         [first].into_iter().chain(others).collect::<Result<Vec<_>, _>>()
@@ -150,7 +151,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
     fn run(
         &mut self,
         exchange: &Exchange<H::Packet>,
-        watch: &mut dyn FnMut(usize, u64, u64),
+        observer: &mut dyn Observer,
     ) -> Result<End, SetupError> {
         let setup = self.network.setup;
         let limit = picos(setup.limit);
@@ -159,16 +160,27 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             0 => EXPIRE,
             delay => delay.min(EXPIRE),
         };
-        let mut watched = 0;
+        let (mut reported, mut is_due, mut is_ended) = (0, false, false);
         for round in 0.. {
             let next = self.network.events.next_at().unwrap_or(u64::MAX);
             let (finished, events) = (self.network.finished.len() as u64, self.network.counts.events);
-            let own = State { next, finished, events };
+            let own = State { next, finished, events, is_ended };
             let (messages, all) = self.network.meet(exchange, round, own);
             messages.into_iter().for_each(|message| self.network.accept(message));
-            if all.events / WATCH > watched {
-                watched = all.events / WATCH;
-                watch(all.finished as usize, all.events, self.network.now / 1000);
+            if all.is_ended {
+                return Err(SetupError::Observer);
+            }
+            if is_due {
+                let (finished, queues) = (all.finished as usize, exchange.queues());
+                let time = Duration::from_nanos(all.next.min(limit) / 1000);
+                let state = RunState { finished, events: all.events, time, queues: &queues };
+                is_ended = observer.state(&state).is_break();
+            }
+            // In the next round, all threads have published their queues.
+            is_due = all.events / REPORT > reported;
+            if is_due {
+                reported = all.events / REPORT;
+                self.network.publish_queues(exchange);
             }
             if all.finished == flows {
                 break;

@@ -29,11 +29,13 @@ pub(super) struct State {
     pub(super) finished: u64,
     /// Number of events processed.
     pub(super) events: u64,
+    /// Whether the observer has ended the run.
+    pub(super) is_ended: bool,
 }
 
 /// The state and the messages of a round, per thread.
 struct Round<P> {
-    states: Vec<[AtomicU64; 3]>,
+    states: Vec<[AtomicU64; 4]>,
     mail: Vec<Mutex<Vec<Message<P>>>>,
 }
 
@@ -42,6 +44,8 @@ struct Round<P> {
 pub(super) struct Exchange<P> {
     rounds: [Round<P>; 2],
     barrier: Barrier,
+    /// Queued bytes of the sampled ports, for reports of the state. Each thread writes those of its own ports in the round before a report.
+    queues: Vec<AtomicU64>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -49,12 +53,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<P> Exchange<P> {
-    pub(super) fn new(threads: usize) -> Self {
+    pub(super) fn new(threads: usize, sampled: usize) -> Self {
         let round = || Round {
             states: (0..threads).map(|_| Default::default()).collect(),
             mail: (0..threads).map(|_| Mutex::default()).collect(),
         };
-        Self { rounds: [round(), round()], barrier: Barrier::new(threads) }
+        Self {
+            rounds: [round(), round()],
+            barrier: Barrier::new(threads),
+            queues: (0..sampled).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// Publishes the queued bytes of a sampled port.
+    pub(super) fn publish_queue(&self, sampled: usize, bytes: u64) {
+        self.queues[sampled].store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the published queues.
+    pub(super) fn queues(&self) -> Vec<u64> {
+        self.queues.iter().map(|queue| queue.load(Ordering::Relaxed)).collect()
     }
 
     /// Publishes the state of thread `me` and its messages for the others after a round, and waits for all threads. Returns the messages
@@ -68,7 +86,7 @@ impl<P> Exchange<P> {
         let Round { states, mail } = &self.rounds[round % 2];
         let sent = outgoing.iter().flatten().map(|message| message.at).min();
         let next = own.next.min(sent.unwrap_or(u64::MAX));
-        for (place, value) in states[me].iter().zip([next, own.finished, own.events]) {
+        for (place, value) in states[me].iter().zip([next, own.finished, own.events, own.is_ended.into()]) {
             place.store(value, Ordering::Relaxed);
         }
         for (to, messages) in outgoing.iter_mut().enumerate().filter(|(_, messages)| !messages.is_empty()) {
@@ -79,10 +97,11 @@ impl<P> Exchange<P> {
         }
         let mut all = State { next: u64::MAX, ..State::default() };
         for state in states {
-            let [next, finished, events] = state.each_ref().map(|value| value.load(Ordering::Relaxed));
+            let [next, finished, events, ended] = state.each_ref().map(|value| value.load(Ordering::Relaxed));
             all.next = all.next.min(next);
             all.finished += finished;
             all.events += events;
+            all.is_ended |= ended > 0;
         }
         (mem::take(&mut *lock(&mail[me])), all)
     }
@@ -98,7 +117,7 @@ mod tests {
     fn every_thread_gets_its_messages_and_the_sum_of_all_states() {
         const THREADS: usize = 3;
         const ROUNDS: usize = 50;
-        let exchange = Exchange::<usize>::new(THREADS);
+        let exchange = Exchange::<usize>::new(THREADS, 0);
         let work = |me: usize| {
             for round in 0..ROUNDS {
                 let message = |to: usize| Message {
@@ -109,13 +128,19 @@ mod tests {
                 };
                 let mut outgoing: Vec<_> =
                     (0..THREADS).map(|to| if to == me { Vec::new() } else { vec![message(to)] }).collect();
-                let own = State { next: (200 + me) as u64, finished: 1, events: round as u64 };
+                let own = State {
+                    next: (200 + me) as u64,
+                    finished: 1,
+                    events: round as u64,
+                    is_ended: me == round,
+                };
                 let (messages, all) = exchange.meet((me, round), own, &mut outgoing);
                 let mut packets: Vec<_> = messages.iter().filter_map(|message| message.packet).collect();
                 packets.sort_unstable();
                 let others = (0..THREADS).filter(|from| *from != me);
                 assert_eq!(packets, others.map(|from| from * 10 + round).collect::<Vec<_>>());
                 assert_eq!((all.next, all.finished, all.events), (100, 3, 3 * round as u64));
+                assert_eq!(all.is_ended, round < THREADS);
             }
         };
         thread::scope(|scope| (0..THREADS).for_each(|me| drop(scope.spawn(move || work(me)))));

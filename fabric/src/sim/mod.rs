@@ -23,6 +23,7 @@ mod measure;
 mod model;
 mod network;
 mod nic;
+mod observer;
 mod outcome;
 mod packet;
 mod packet_pool;
@@ -38,6 +39,7 @@ pub use change::{Change, LinkChange};
 pub use collective::Collective;
 pub use faults::ScriptedFault;
 pub use measure::{PortRow, Row, Series};
+pub use observer::{Observer, RunState};
 pub use outcome::{Finished, Outcome};
 pub use setup::{
     Application, Conventions, Dependency, Flow, Hosts, Pfc, Requests, Rival, Sampling, Setup, SetupError,
@@ -68,13 +70,12 @@ pub const ARENA: [(&str, &str); 17] = [
     ("fat-tree", include_str!("../../scenarios/fat-tree.toml")),
 ];
 
-/// Runs a setup until its last flow has ended, or to its limit. Calls `watch` about every 2^18 events with the number of finished flows,
-/// the number of events, and the virtual time in ns.
+/// Runs a setup until its last flow has ended, or to its limit, and reports to `observer`.
 ///
 /// # Errors
 /// Returns a [`SetupError`] if the setup cannot run, or a flow fails.
-pub fn run(setup: &Setup, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outcome, SetupError> {
-    run_on(1, setup, watch)
+pub fn run(setup: &Setup, observer: &mut dyn Observer) -> Result<Outcome, SetupError> {
+    run_on(1, setup, observer)
 }
 
 /// Runs a setup as [`run`] on several threads, at most one per switch with hosts. The outcome is the same with any number, except
@@ -82,14 +83,10 @@ pub fn run(setup: &Setup, watch: &mut dyn FnMut(usize, u64, u64)) -> Result<Outc
 ///
 /// # Errors
 /// As [`run`].
-pub fn run_on(
-    threads: usize,
-    setup: &Setup,
-    watch: &mut dyn FnMut(usize, u64, u64),
-) -> Result<Outcome, SetupError> {
+pub fn run_on(threads: usize, setup: &Setup, observer: &mut dyn Observer) -> Result<Outcome, SetupError> {
     setup.check()?;
     match setup.hosts {
-        Hosts::Endpoints => engine::run::<endpoints::Endpoints<'_>>(setup, threads, watch),
-        Hosts::Model => engine::run::<model::Model<'_>>(setup, threads, watch),
+        Hosts::Endpoints => engine::run::<endpoints::Endpoints<'_>>(setup, threads, observer),
+        Hosts::Model => engine::run::<model::Model<'_>>(setup, threads, observer),
     }
 }

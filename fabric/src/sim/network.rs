@@ -200,6 +200,16 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         }
     }
 
+    /// Publishes the queues of the sampled ports of this thread.
+    pub(super) fn publish_queues(&self, exchange: &Exchange<P>) {
+        for (sampled, &port) in self.sampled.iter().enumerate() {
+            let port = &self.ports[port as usize];
+            if self.ports[port.peer as usize].peer_owner == self.me {
+                exchange.publish_queue(sampled, port.bytes);
+            }
+        }
+    }
+
     pub(super) fn push(&mut self, at: u64, event: Event) {
         let order = self.order_at(at);
         self.events.push(at, order, Packed::new(event));

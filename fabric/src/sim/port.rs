@@ -154,6 +154,11 @@ pub(super) fn sampled(setup: &Setup, ports: &[Port]) -> Vec<u32> {
     setup.sampled.iter().filter_map(|&nodes| port_between(&setup.topology, ports, nodes)).collect()
 }
 
+/// Returns the number of ports of a setup's time series.
+pub(super) fn sampled_ports(setup: &Setup) -> usize {
+    setup.sampling.map_or(0, |_| setup.sampled.len().max(1))
+}
+
 /// Returns the port of the first node towards the second.
 fn port_between(topology: &Topology, ports: &[Port], [from, to]: [usize; 2]) -> Option<u32> {
     let link = topology.link_between(from, to)?;

@@ -293,6 +293,8 @@ pub enum SetupError {
     Silence { flow: usize, state: String },
     #[error("flow {flow}: {why}")]
     Failed { flow: usize, why: String },
+    #[error("the observer of the run has ended it")]
+    Observer,
 }
 
 /// Longest request in bytes. Endpoints split a longer flow into several.

@@ -76,7 +76,7 @@ fn simulate(cell: Cell, loss: f64, bytes: u64, depth: u32, seed: u64) -> Result<
 }
 
 fn outcome(setup: &Setup) -> Result<Outcome, String> {
-    let outcome = run(setup, &mut |_, _, _| {}).map_err(|error| format!("seed {}: {error}", setup.seed))?;
+    let outcome = run(setup, &mut ()).map_err(|error| format!("seed {}: {error}", setup.seed))?;
     if outcome.finished.is_empty() { Err("it does not end".into()) } else { Ok(outcome) }
 }
 

@@ -53,7 +53,7 @@ fn sampling_a_port_does_not_change_the_run() {
     let [named, not] = [vec![[5, 2]], Vec::new()].map(|ports| run(&setup(ports), &mut ()).unwrap());
     assert_eq!(named, not);
     let error = setup(vec![[4, 5], [4, 3]]).check().unwrap_err();
-    assert_eq!(error, SetupError::Sampled { port: 1, from: 4, to: 3 });
+    assert_eq!(error, SetupError::Port { what: "sampled", port: 1, from: 4, to: 3 });
 }
 
 /// Collects what a run reports: finished flows, events, ns, and queues. If `ends`, ends the run at the first report.

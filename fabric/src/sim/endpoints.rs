@@ -62,8 +62,9 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             ends[flow.source as usize] += 1;
             ends[flow.destination as usize] += 1;
         }
+        let clears = !setup.captured.is_empty();
         let nic = |(number, &flows): (usize, &u32)| {
-            Nic::new(number as u32, setup.cores, flows, setup.requests.depth, setup.seed)
+            Nic::new(number as u32, setup.cores, flows, (setup.requests.depth, setup.seed), clears)
                 .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
         };
         let consumer = |application: &Application| {

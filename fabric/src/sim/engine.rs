@@ -8,6 +8,7 @@ use super::observer::{Observer, RunState};
 use super::outcome::Outcome;
 use super::packet_pool::LinkPacket;
 use super::partition::Partition;
+use super::port::Port;
 use super::setup::{Hosts as Kind, Setup, SetupError};
 use cc::Rate;
 use std::collections::HashSet;
@@ -197,7 +198,9 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             // A change finds all packets that are on the links: those that other threads sent before, too.
             let changes = setup.changes.iter().map(|change| picos(change.at));
             let end = changes.filter(|at| *at > all.next).fold(all.next.saturating_add(length), u64::min);
-            self.window(end.min(limit.saturating_add(1)))?;
+            let ran = self.window(end.min(limit.saturating_add(1)));
+            is_ended |= self.network.captures.report(observer).is_break();
+            ran?;
         }
         Ok(End::Ended)
     }
@@ -269,13 +272,19 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
     fn handle(&mut self, event: Event) {
         let Self { network, hosts, .. } = self;
         match event {
-            Event::Arrive { port, packet } => match network.ports[port as usize].switch {
-                Some(switch) => network.arrive(switch, port, packet),
-                None => {
-                    network.note(port, packet);
-                    hosts.receive(network, port, packet);
+            Event::Arrive { port, packet } => {
+                let Port { switch, captured, .. } = network.ports[port as usize];
+                if let Some(captured) = captured {
+                    network.capture((captured, false), packet);
                 }
-            },
+                match switch {
+                    Some(switch) => network.arrive(switch, port, packet),
+                    None => {
+                        network.note(port, packet);
+                        hosts.receive(network, port, packet);
+                    }
+                }
+            }
             Event::Look { port } => {
                 if network.ports[port as usize].look_at == Some(network.now) {
                     network.ports[port as usize].look_at = None;

@@ -6,6 +6,7 @@
 //! Events are ordered by time (ps), then by when and by what they are, and all random numbers come from one seed. Equal runs therefore
 //! have equal outcomes, trace included, in every build and on any number of threads.
 
+mod captures;
 mod change;
 mod collective;
 mod cores;
@@ -39,7 +40,7 @@ pub use change::{Change, LinkChange};
 pub use collective::Collective;
 pub use faults::ScriptedFault;
 pub use measure::{PortRow, Row, Series};
-pub use observer::{Observer, RunState};
+pub use observer::{Observer, PortFrame, RunState};
 pub use outcome::{Finished, Outcome};
 pub use setup::{
     Application, Conventions, Dependency, Flow, Hosts, Pfc, Requests, Rival, Sampling, Setup, SetupError,

@@ -1,5 +1,6 @@
 //! Links and switches, and the counts of a run.
 
+use super::captures::Captures;
 use super::counts::Counts;
 use super::event::{Event, Packed};
 use super::exchange::{Exchange, Message, State};
@@ -7,7 +8,7 @@ use super::measure::Queues;
 use super::outcome::Finished;
 use super::packet_pool::{LinkPacket, PacketPool};
 use super::partition::Partition;
-use super::port::{NO_PATH, Port, Routes, Waiting, add_scripts, mix, ports, sampled};
+use super::port::{NO_PATH, Port, Routes, Waiting, add_scripts, mark_captured, mix, ports, sampled};
 use super::setup::{Dependency, Setup, SetupError};
 use super::shared_buffer::{SharedBuffer, Taken};
 use crate::Probability;
@@ -93,6 +94,7 @@ pub(super) struct Network<'a, P> {
     followers: Vec<Vec<u32>>,
     /// Per flow: base RTT (ps) and slowest link of its path before the first change. Empty if nothing changes.
     paths: Vec<(u64, Rate)>,
+    pub(super) captures: Captures,
     pub(super) queues: Queues,
     pub(super) finished: Vec<Finished>,
     /// End of the last finished flow.
@@ -126,6 +128,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         if !setup.faults.is_empty() {
             add_scripts(setup, &mut ports);
         }
+        mark_captured(setup, &mut ports);
         let routes = Routes::new(&setup.topology, &ports);
         routes.check()?;
         let (first_ports, buffers) = buffers(setup, &ports);
@@ -173,6 +176,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
             waits,
             followers,
             paths: Vec::new(),
+            captures: Captures::default(),
             queues: Queues::default(),
             finished: Vec::new(),
             last_end: 0,
@@ -306,8 +310,11 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         place.free_at = self.now + place.serialisation(size, whole);
         place.tx_bytes += u64::from(size);
         let (free_at, delay, peer, owner) = (place.free_at, place.delay, place.peer, place.peer_owner);
-        let (is_host, loss) = (place.switch.is_none(), place.loss);
+        let (is_host, loss, captured) = (place.switch.is_none(), place.loss, place.captured);
         self.counts.packets += u64::from(is_host);
+        if let Some(captured) = captured {
+            self.capture((captured, true), packet);
+        }
         if loss.happens(&mut self.dice) {
             self.counts.lost += 1;
             self.packets.give_back(packet);
@@ -320,6 +327,14 @@ impl<'a, P: LinkPacket> Network<'a, P> {
             self.push_to(owner, at, Event::Arrive { port: peer, packet });
         }
         free_at
+    }
+
+    /// Captures a frame that a port sends, or with `false` receives.
+    #[cold]
+    pub(super) fn capture(&mut self, port: (u16, bool), packet: u32) {
+        if let Some(frame) = self.packets.get_mut(packet).frame() {
+            self.captures.add(port, self.now, frame);
+        }
     }
 
     /// Returns the additional delay of the next frame's path, in ps.

@@ -22,6 +22,8 @@ const PATIENCE: AckTimeout = AckTimeout::new(10);
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     placed: u64,
+    /// Whether sent payload is zeros, for captures. If not, it is what the frame's buffer had before.
+    clears: bool,
 }
 
 impl Memory for Counted {
@@ -30,7 +32,10 @@ impl Memory for Counted {
         Ok(())
     }
 
-    fn gather(&self, _: Slice, _: &mut [u8]) -> Result<(), AccessError> {
+    fn gather(&self, _: Slice, to: &mut [u8]) -> Result<(), AccessError> {
+        if self.clears {
+            to.fill(0);
+        }
         Ok(())
     }
 
@@ -74,8 +79,8 @@ impl Nic {
         number: u32,
         cores: u8,
         flows: u32,
-        depth: u32,
-        seed: u64,
+        (depth, seed): (u32, u64),
+        clears: bool,
     ) -> Result<Self, ControlError> {
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
@@ -92,7 +97,7 @@ impl Nic {
         let pd = cores.on_all(|core| Ok(core.create_pd()))?;
         let cq = cores.on_all(|core| core.create_cq((flows.max(1) + depth) * 2))?;
         let region = cores.on_all(|core| core.register(pd, BASE, LONGEST, Access::ALL))?;
-        Ok(Self { cores, memory: Counted::default(), number, pd, cq, region })
+        Ok(Self { cores, memory: Counted { placed: 0, clears }, number, pd, cq, region })
     }
 
     const fn mac(&self) -> Mac {

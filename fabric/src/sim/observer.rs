@@ -16,11 +16,29 @@ pub struct RunState<'a> {
     pub queues: &'a [u64],
 }
 
+/// A frame at a captured port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortFrame<'a> {
+    /// Index of the port in [`Setup::captured`](super::Setup::captured).
+    pub port: usize,
+    /// Whether the port's node sends the frame; if not, it receives it.
+    pub is_sent: bool,
+    /// Virtual time at which the first bit of a sent frame leaves, or the last bit of a received one arrives.
+    pub time: Duration,
+    /// The frame from its Ethernet header to its ICRC. The payload is zeros.
+    pub bytes: &'a [u8],
+}
+
 /// Receives the reports of a run, and may end it with [`SetupError::Observer`](super::SetupError::Observer) by `Break`. `()` ignores all
 /// reports. No report changes the outcome.
 pub trait Observer {
     /// Receives the state of the run, about every 2^18 events.
     fn state(&mut self, _: &RunState<'_>) -> ControlFlow<()> {
+        ControlFlow::Continue(())
+    }
+
+    /// Receives a frame at a captured port, in the order of time.
+    fn frame(&mut self, _: &PortFrame<'_>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 }

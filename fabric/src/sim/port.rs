@@ -45,6 +45,8 @@ pub(super) struct Port {
     pub(super) loss: Probability,
     /// `None` unless the setup has faults for the port.
     pub(super) script: Option<Box<PortScript>>,
+    /// Index in the setup's captured ports, if the port's frames are captured.
+    pub(super) captured: Option<u16>,
     pub(super) free_at: u64,
     /// Time of the next scheduled [`Event::Look`](super::event::Event::Look).
     pub(super) look_at: Option<u64>,
@@ -91,6 +93,7 @@ impl Port {
             delay: u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX / 4000) * 1000,
             loss: Probability::NEVER,
             script: None,
+            captured: None,
             free_at: 0,
             look_at: None,
             queue: Queues::new(0, setup.second_class),
@@ -164,6 +167,15 @@ fn port_between(topology: &Topology, ports: &[Port], [from, to]: [usize; 2]) -> 
     let link = topology.link_between(from, to)?;
     // `ends` is in the order of nodes, so the port of the node with the lower number is first.
     ends(ports, &[link]).get(usize::from(from > to)).copied()
+}
+
+/// Marks the ports whose frames are captured.
+pub(super) fn mark_captured(setup: &Setup, ports: &mut [Port]) {
+    for (index, &nodes) in (0..).zip(&setup.captured) {
+        if let Some(port) = port_between(&setup.topology, ports, nodes) {
+            ports[port as usize].captured = Some(index);
+        }
+    }
 }
 
 /// Adds the setup's scripts of faults to the ports.

@@ -227,6 +227,8 @@ pub struct Setup {
     /// Ports of the time series, each as its node and the node at the other end of its link. If several links connect two nodes, the first
     /// is sampled.
     pub sampled: Vec<[usize; 2]>,
+    /// Ports whose frames the run reports to its observer, each as in `sampled`, and not twice. At most 65536. Endpoints only.
+    pub captured: Vec<[usize; 2]>,
 }
 
 /// The reason why a setup cannot run, or why a run failed.
@@ -252,9 +254,9 @@ pub enum SetupError {
     #[error("link of {bps} bit/s: telemetry cannot express it; use whole Gb/s from 1 to 1000")]
     Rate { bps: u64 },
     #[error(
-        "sampled port {port} is of node {from} towards node {to}: no link connects them; use the ends of a link"
+        "{what} port {port} is of node {from} towards node {to}: no link connects them; use the ends of a link"
     )]
-    Sampled { port: usize, from: usize, to: usize },
+    Port { what: &'static str, port: usize, from: usize, to: usize },
     #[error(
         "fault {fault} is at node {from} towards node {to}: no link connects them; use the ends of a link"
     )]
@@ -378,6 +380,7 @@ impl Setup {
             limit: Duration::from_secs(1),
             sampling: None,
             sampled: Vec::new(),
+            captured: Vec::new(),
         }
     }
 
@@ -390,9 +393,11 @@ impl Setup {
             return Err(SetupError::NoFlow);
         }
         self.flows.iter().enumerate().try_for_each(|(number, flow)| self.check_flow(number, flow))?;
-        for (port, &[from, to]) in self.sampled.iter().enumerate() {
-            if self.topology.link_between(from, to).is_none() {
-                return Err(SetupError::Sampled { port, from, to });
+        for (what, ports) in [("sampled", &self.sampled), ("captured", &self.captured)] {
+            let is_unlinked = |[from, to]: [usize; 2]| self.topology.link_between(from, to).is_none();
+            if let Some(port) = ports.iter().position(|ends| is_unlinked(*ends)) {
+                let [from, to] = ports[port];
+                return Err(SetupError::Port { what, port, from, to });
             }
         }
         self.check_faults()?;
@@ -441,6 +446,7 @@ impl Setup {
             {
                 Err(SetupError::Model { what: "algorithms with telemetry beside others without" })
             }
+            Hosts::Model if !self.captured.is_empty() => Err(SetupError::Model { what: "captures" }),
             Hosts::Model if !self.applications.is_empty() => {
                 Err(SetupError::Model { what: "slow applications" })
             }

@@ -245,3 +245,73 @@ fn an_invalid_topology_is_refused_with_the_remedy() {
     let why = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
     assert!(why.contains("the topology needs switches; add switches = 8"), "{why}");
 }
+
+/// Returns the output of a successful `ferroce` with these arguments.
+fn said(args: &[&str]) -> String {
+    let done = ferroce().args(args).assert().success();
+    String::from_utf8(done.get_output().stdout.clone()).unwrap()
+}
+
+#[test]
+fn the_frames_of_ports_are_captured_and_decoded() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let scenario = fabric("scenarios/incast-16.toml").display().to_string();
+    let captured = |name: &str, more: &[&str]| {
+        // The port of the bottleneck, and that of a host, in one capture.
+        let [switch, host] = ["s1_h17", "h1_s1"].map(|port| format!("{port}={}", path(name)));
+        let args = ["sim", &scenario, "--json", "--pcap", &switch, "--pcap", &host];
+        let summary: serde_json::Value = serde_json::from_str(&said(&[&args, more].concat())).unwrap();
+        assert_eq!(summary["trace"], "b5005e0d564ce9fc", "captures do not change the run");
+        fs::read(path(name)).unwrap()
+    };
+    let one = captured("one.pcapng", &[]);
+    assert_eq!(captured("three.pcapng", &["--threads", "3"]), one);
+    let decoded = said(&["pcap", "--summary", &path("one.pcapng")]);
+    assert!(decoded.contains("0x07 RC RDMA WRITE Middle") && decoded.contains(" ok, 0 BAD"), "{decoded}");
+    let packets = said(&["pcap", "--json", &path("one.pcapng")]);
+    let packets: Vec<serde_json::Value> =
+        packets.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let times: Vec<_> = packets.iter().filter_map(|packet| packet["time_ns"].as_u64()).collect();
+    // Flows begin within 100 ns, and the last one ends after 781 µs.
+    assert!(times.is_sorted() && times[0] <= 100 && (700_000..800_000).contains(times.last().unwrap()));
+    // Data with the telemetry of the switch that sends them, and before it.
+    let hops = |packet: &serde_json::Value| packet["records"].as_array().map(Vec::len);
+    for count in [0, 1] {
+        assert!(packets.iter().any(|packet| packet["payload"] == 1024 && hops(packet) == Some(count)));
+    }
+
+    let short = captured("short.pcapng", &["--snaplen", "320", "--pcap-limit", "100K"]);
+    assert!((100_000..103_000).contains(&short.len()), "{}", short.len());
+    assert!(said(&["pcap", &path("short.pcapng")]).contains("ICRC not captured"));
+}
+
+#[test]
+fn a_capture_that_is_not_possible_is_refused_with_its_remedy() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("frames.pcapng");
+    let file = path.display();
+    let endpoints = "scenarios/incast-16.toml";
+    for (scenario, ports, part) in [
+        (endpoints, &["s1_h18"][..], "--pcap s1_h18: 'h18': no such node; use h1 to h17"),
+        (endpoints, &["h1_h2"], "--pcap h1_h2: no link connects them; write the two ends of a link"),
+        (endpoints, &["s1_h1", "s1_h1"], "--pcap s1_h1: the port has a capture already"),
+        (
+            "scenarios/reference/incast-16.toml",
+            &["s1_h1"],
+            "model hosts, which exchange no frames; choose endpoints",
+        ),
+    ] {
+        let mut run = ferroce();
+        run.arg("sim").arg(fabric(scenario));
+        for port in ports {
+            run.arg("--pcap").arg(format!("{port}={file}"));
+        }
+        let refused = run.assert().failure();
+        let said = String::from_utf8(refused.get_output().stderr.clone()).unwrap();
+        assert!(said.contains(part), "{said}");
+        assert!(!path.exists());
+    }
+    let mut full = ferroce();
+    full.arg("sim").arg(fabric(endpoints)).args(["--pcap", "s1_h17=/dev/full"]).assert().failure().code(1);
+}

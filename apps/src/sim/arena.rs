@@ -172,7 +172,7 @@ pub fn merged(part: &Part, folder: Option<&Path>) -> Result<ExitCode, Failure> {
 fn read(job: &Job, algorithms: &[&'static Registration]) -> Result<Scenario, Failure> {
     let (name, text) = ARENA[job.scenario];
     let vary = [("cc".to_owned(), names(algorithms)[job.algorithm].to_owned())];
-    let options = Options { flows: None, seed: job.seed, vary: &vary, algorithms };
+    let options = Options { seed: job.seed, vary: &vary, algorithms, ..Options::default() };
     let mut scenario = scenario::read(name, text, &options)?;
     let setup = &mut scenario.setup;
     (setup.hosts, setup.conventions) = (HOSTS[job.hosts].1, Conventions::FERROCE);
@@ -206,7 +206,7 @@ fn cell(job: &Job, algorithms: &[&'static Registration]) -> Result<Cell, Failure
         cell.refused = Some(why.to_string());
         return Ok(cell);
     }
-    let outcome = simulate(&scenario, 1, false)?;
+    let outcome = simulate(&scenario, 1, &mut ())?;
     cell.figures = figures(&scenario, &outcome);
     let steady = figures::steady(&scenario, &outcome);
     cell.steady = steady.map(|steady| steady.window.map(|time| time.as_nanos() as u64));

@@ -18,7 +18,7 @@ pub(super) fn faults(file: &Path, shape: &Shape) -> Result<Vec<ScriptedFault>, M
     // The ports of the script, in the order of their ids.
     let ports = RefCell::new(Vec::new());
     let port = |name: &str| {
-        let nodes = nodes(name, shape)?;
+        let nodes = shape.port(name).map_err(|why| format!("port = {name:?}: {why}"))?;
         let mut ports = ports.borrow_mut();
         let id = ports.iter().position(|port| *port == nodes).unwrap_or(ports.len());
         if id == ports.len() {
@@ -32,12 +32,4 @@ pub(super) fn faults(file: &Path, shape: &Shape) -> Result<Vec<ScriptedFault>, M
     let nodes = |PortId(id)| ports.get(usize::from(id)).copied();
     let fault = |rule: FaultRule| ScriptedFault { port: rule.port.and_then(nodes), rule };
     Ok(rules.for_switch().into_iter().map(fault).collect())
-}
-
-fn nodes(name: &str, shape: &Shape) -> Result<[usize; 2], String> {
-    let not = |why: &str| format!("port = {name:?}: {why}; write the two ends of a link, such as s1_h1");
-    let (from, to) = name.split_once('_').ok_or_else(|| not("not two nodes"))?;
-    let nodes = shape.names().pair(&[from.to_owned(), to.to_owned()]).map_err(|why| not(&why))?;
-    let link = shape.topology.link_between(nodes[0], nodes[1]);
-    link.map(|_| nodes).ok_or_else(|| not("no link connects them"))
 }

@@ -2,6 +2,7 @@
 
 mod arena;
 mod arena_page;
+mod capture;
 mod changes;
 mod collectives;
 mod compare;
@@ -23,16 +24,18 @@ mod topology;
 
 use crate::failure::{self, Failure};
 use crate::{input, units};
+use capture::{Captures, Limits, PortCapture};
 use cc::Registration;
 use compare::Ours;
 use congestion::algorithm_names;
 use fabric::RuleReport;
-use fabric::sim::{self, Hosts, Outcome};
+use fabric::sim::{self, Hosts, Observer, Outcome, PortFrame, RunState};
 pub(crate) use keys::{ScenarioKey, TABLES};
 use parts::{Kind, Part, Shard};
 use progress::Bar;
 use scenario::{Options, Scenario};
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -80,6 +83,18 @@ pub(crate) struct Args {
     /// Write CSV files with the reference's columns, summary.json and report.html into this folder, which is created if needed
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
+    /// Capture the frames at a port, named by its node and the other end of its link as in s1_h3, as pcapng: those that the port sends,
+    /// and those that it receives, in virtual time. Needs endpoints. May be repeated; ports with the same file are interfaces of a capture
+    #[arg(long, value_name = "PORT=FILE", value_parser = capture::parse, conflicts_with_all = ["check", "sweep", "vary", "arena", "shard",
+        "merge"])]
+    pcap: Vec<PortCapture>,
+    /// Capture this many bytes of each frame, 320 to 65536: the longest headers, with telemetry, take 320
+    #[arg(long, value_name = "BYTES", default_value = "65536", value_parser = clap::value_parser!(u32).range(320..=65536),
+        requires = "pcap")]
+    snaplen: u32,
+    /// Write at most this many bytes to each capture: 100M
+    #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::bytes, requires = "pcap")]
+    pcap_limit: u64,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
@@ -204,7 +219,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     let text = input::text(file).map_err(|error| Failure::usage(format!("{name}: {error}")))?;
     let read = |seed: u64, vary: &[(String, String)]| {
         let (flows, algorithms) = (args.flows.as_deref(), &args.algorithms[..]);
-        scenario::read(&name, &text, &Options { flows, seed, vary, algorithms })
+        scenario::read(&name, &text, &Options { flows, seed, vary, captured: &args.pcap, algorithms })
     };
     if args.sweep.is_some() || !args.vary.is_empty() || args.shard.is_some() {
         return sweep::run(args, &read);
@@ -218,7 +233,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     }
     let folder = args.out.as_deref().map(output::Folder::open).transpose()?;
     let (begin, before) = (Instant::now(), cpu(args.threads));
-    let outcome = simulate(&scenario, args.threads.into(), true)?;
+    let captures = Captures::begin(&args.pcap, Limits { snaplen: args.snaplen, file: args.pcap_limit })?;
+    let mut observer = RunObserver { bar: Bar::new(&scenario), captures };
+    let outcome = simulate(&scenario, args.threads.into(), &mut observer);
+    observer.end()?;
+    let outcome = outcome?;
     let wall = begin.elapsed();
     let cost = Cost { wall, cpu: cpu(args.threads).zip(before).map_or(wall, |(now, before)| now - before) };
     let rows = figures::by_size(&scenario, &outcome);
@@ -264,10 +283,32 @@ fn check(name: &str, scenario: &Scenario) -> Result<(), Failure> {
     )
 }
 
-/// Runs a scenario on up to `threads` threads. If `shows`, displays a progress bar on a terminal.
-fn simulate(scenario: &Scenario, threads: usize, shows: bool) -> Result<Outcome, Failure> {
-    let mut bar = Bar::new(scenario, shows);
-    sim::run_on(threads, &scenario.setup, &mut bar).map_err(|error| Failure::usage(error.to_string()))
+/// Runs a scenario on up to `threads` threads.
+fn simulate(scenario: &Scenario, threads: usize, observer: &mut dyn Observer) -> Result<Outcome, Failure> {
+    sim::run_on(threads, &scenario.setup, observer).map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// What follows a run: its progress, and its captures.
+struct RunObserver {
+    bar: Bar,
+    captures: Captures,
+}
+
+impl RunObserver {
+    fn end(self) -> Result<(), Failure> {
+        drop(self.bar);
+        self.captures.end()
+    }
+}
+
+impl Observer for RunObserver {
+    fn state(&mut self, state: &RunState<'_>) -> ControlFlow<()> {
+        self.bar.state(state)
+    }
+
+    fn frame(&mut self, frame: &PortFrame<'_>) -> ControlFlow<()> {
+        self.captures.frame(frame)
+    }
 }
 
 fn show(scenario: &Scenario, outcome: &Outcome, cost: Cost) -> Result<(), Failure> {

@@ -13,10 +13,9 @@ pub(super) struct Bar {
 }
 
 impl Bar {
-    /// Creates a bar that is displayed if `shows` and standard error is a terminal.
-    pub(super) fn new(scenario: &Scenario, shows: bool) -> Self {
-        let flows = scenario.setup.flows.len() as u64;
-        let bar = if shows { ProgressBar::new(flows) } else { ProgressBar::hidden() };
+    /// Creates a bar, which is displayed if standard error is a terminal.
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let bar = ProgressBar::new(scenario.setup.flows.len() as u64);
         let style = ProgressStyle::with_template("{bar:30} {pos}/{len} flows  {msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         Self { bar, begin: Instant::now() }

@@ -1,5 +1,6 @@
 //! Reads scenarios: a TOML file with its flows, or with a CSV file of flows.
 
+use super::capture::PortCapture;
 use super::changes::{ChangeText, changes};
 use super::collectives::{CollectiveText, FlowPlan};
 use super::congestion::{RivalText, algorithm_name, authors_marks, congestion, rivals};
@@ -223,6 +224,8 @@ pub struct Options<'a> {
     pub seed: u64,
     /// Values of keys of `congestion`, in place of those in the scenario.
     pub vary: &'a [(String, String)],
+    /// Ports whose frames are captured.
+    pub captured: &'a [PortCapture],
     /// Registered algorithms.
     pub algorithms: &'a [&'static Registration],
 }
@@ -232,7 +235,7 @@ pub struct Options<'a> {
 /// # Errors
 /// Returns a failure with the line, the wrong key and the reason.
 pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, Failure> {
-    let &Options { flows, seed, vary, algorithms } = options;
+    let &Options { flows, seed, vary, captured, algorithms } = options;
     let keys: Text = toml::from_str(text).map_err(|error| {
         let line = line_of(text, error.span().map_or(0, |span| span.start));
         Failure::usage(format!("{name}: line {line}: {}", with_remedy(error.message())))
@@ -260,6 +263,7 @@ pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, F
         .map_err(refuse)?;
     let applications = applications(&keys, numbering).map_err(refuse)?;
     let sampled = sampled(&keys, &shape.topology, names).map_err(refuse)?;
+    let captured = captured_ports(captured, &shape)?;
     let script = keys.faults.as_ref().map(|file| faults(&folder.join(file), &shape));
     let faults = script.transpose().map_err(refuse)?.unwrap_or_default();
     let FlowPlan { flows, dependencies, .. } = flows;
@@ -271,10 +275,16 @@ pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, F
         applications,
         dependencies,
         sampled,
+        captured,
         ..Setup::new(shape.topology, flows, congestion)
     };
     let setup = settings(&keys, ecn, setup).map_err(refuse)?;
     let is_real = setup.hosts == Hosts::Endpoints;
+    if !is_real && !setup.captured.is_empty() {
+        return Err(Failure::usage(format!(
+            "--pcap: {name} has model hosts, which exchange no frames; choose endpoints: remove host = \"model\" or compat = \"hpcc-ns3\""
+        )));
+    }
     let warnings = warnings(name, &setup.congestion, ecn.is_some(), is_real.then_some(rates));
     let reference = keys.reference.map(|reference| varied(reference, vary));
     let ports = match setup.sampling {
@@ -284,6 +294,20 @@ pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, F
         _ => keys.sample_ports.iter().map(|[from, to]| format!("{from}_{to}")).collect(),
     };
     Ok(Scenario { setup, reference, first_host, ports, warnings })
+}
+
+/// Returns the nodes of the ports that `--pcap` names.
+fn captured_ports(captured: &[PortCapture], shape: &Shape) -> Result<Vec<[usize; 2]>, Failure> {
+    let mut ports = Vec::new();
+    for PortCapture { port, .. } in captured {
+        let wrong = |why: String| Failure::usage(format!("--pcap {port}: {why}"));
+        let nodes = shape.port(port).map_err(wrong)?;
+        if ports.contains(&nodes) {
+            return Err(wrong("the port has a capture already; remove one of the two".into()));
+        }
+        ports.push(nodes);
+    }
+    Ok(ports)
 }
 
 fn time(key: &'static str, text: &str) -> Result<Duration, Mistake> {

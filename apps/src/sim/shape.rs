@@ -53,4 +53,13 @@ impl Shape {
     pub(super) const fn names(&self) -> NodeNames {
         NodeNames::new(self.first_host, self.topology.hosts(), self.topology.switches())
     }
+
+    /// Returns the nodes of the port `s1_h3`: its node, and the node at the other end of its link.
+    pub(super) fn port(&self, name: &str) -> Result<[usize; 2], String> {
+        let not = |why: &str| format!("{why}; write the two ends of a link, such as s1_h{}", self.first_host);
+        let (from, to) = name.split_once('_').ok_or_else(|| not("not two nodes"))?;
+        let nodes = self.names().pair(&[from.to_owned(), to.to_owned()]).map_err(|why| not(&why))?;
+        let link = self.topology.link_between(nodes[0], nodes[1]);
+        link.map(|_| nodes).ok_or_else(|| not("no link connects them"))
+    }
 }

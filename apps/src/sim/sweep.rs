@@ -75,7 +75,7 @@ fn table_in(folder: &Path) -> Result<OutFile, Failure> {
 
 fn one(vary: &Vary, seed: u64, read: &Read<'_>) -> Result<Run, Failure> {
     let scenario = read(seed, vary)?;
-    let outcome = simulate(&scenario, 1, false)?;
+    let outcome = simulate(&scenario, 1, &mut ())?;
     let rows = figures::by_size(&scenario, &outcome);
     let name = vary.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",");
     Ok(Run { name, seed, ours: Ours::of(&scenario, &outcome, &rows), scenario })

@@ -11,7 +11,7 @@ fn read(
     seed: u64,
     vary: &[(String, String)],
 ) -> Result<Scenario, Failure> {
-    super::read(name, text, &Options { flows, seed, vary, algorithms: &[] })
+    super::read(name, text, &Options { flows, seed, vary, ..Options::default() })
 }
 
 const TEXT: &str = "topology = 'star'\nhosts = 3\nrate = '100G'\ndelay = '1us'\ncompat = 'hpcc-ns3'\n\

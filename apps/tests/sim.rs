@@ -315,3 +315,24 @@ fn a_capture_that_is_not_possible_is_refused_with_its_remedy() {
     let mut full = ferroce();
     full.arg("sim").arg(fabric(endpoints)).args(["--pcap", "s1_h17=/dev/full"]).assert().failure().code(1);
 }
+
+#[test]
+fn a_followed_run_prints_its_state_and_has_the_same_results() {
+    let scenario = fabric("scenarios/fairness-fair.toml").display().to_string();
+    let lines = said(&["sim", &scenario, "--json", "--follow"]);
+    let lines: Vec<serde_json::Value> =
+        lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (summary, states) = lines.split_last().unwrap();
+    assert_eq!(summary["trace"], "5ca047d8d3b1c966");
+    let first = &states[0]["progress"];
+    assert_eq!(first["flows"], summary["flows"]);
+    assert!(first["events"].as_u64() >= Some(1 << 18) && first["virtual_us"].as_f64() > Some(0.0), "{first}");
+    assert!(first["queue_bytes"]["host 5"].is_u64(), "{first}");
+
+    // Without a terminal, a line of text.
+    let mut text = ferroce();
+    let text = text.args(["sim", &scenario, "--follow"]).assert().success();
+    let noted = String::from_utf8(text.get_output().stderr.clone()).unwrap();
+    let first = noted.lines().next().unwrap();
+    assert!(first.contains(" of 4 flows ended, ") && first.contains(", queues: host 5 "), "{noted}");
+}

@@ -32,7 +32,7 @@ use fabric::RuleReport;
 use fabric::sim::{self, Hosts, Observer, Outcome, PortFrame, RunState};
 pub(crate) use keys::{ScenarioKey, TABLES};
 use parts::{Kind, Part, Shard};
-use progress::Bar;
+use progress::Progress;
 use scenario::{Options, Scenario};
 use std::fs;
 use std::ops::ControlFlow;
@@ -98,6 +98,10 @@ pub(crate) struct Args {
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
+    /// Print virtual time, ended flows, events per second and the queues of the sampled ports each second during the run: on standard
+    /// error, on a terminal as one line; with --json as an object per line, before the summary
+    #[arg(long, conflicts_with_all = ["check", "sweep", "vary", "arena", "shard", "merge"])]
+    follow: bool,
     /// Compare the results with the reference in this folder: each figure, its band, and whether it lies within
     #[arg(long, value_name = "FOLDER")]
     compare: Option<PathBuf>,
@@ -231,34 +235,41 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
     if args.check {
         return check(&name, &scenario).map(|()| ExitCode::SUCCESS);
     }
+    run_once(args, &name, &scenario).map(|()| ExitCode::SUCCESS)
+}
+
+/// Runs a scenario once, and writes and prints its results.
+fn run_once(args: &Args, name: &str, scenario: &Scenario) -> Result<(), Failure> {
     let folder = args.out.as_deref().map(output::Folder::open).transpose()?;
-    let (begin, before) = (Instant::now(), cpu(args.threads));
     let captures = Captures::begin(&args.pcap, Limits { snaplen: args.snaplen, file: args.pcap_limit })?;
-    let mut observer = RunObserver { bar: Bar::new(&scenario), captures };
-    let outcome = simulate(&scenario, args.threads.into(), &mut observer);
+    let (begin, before) = (Instant::now(), cpu(args.threads));
+    let progress = Progress::new(scenario, args.follow, args.json);
+    let mut observer = RunObserver { progress, captures };
+    let outcome = simulate(scenario, args.threads.into(), &mut observer);
     observer.end()?;
     let outcome = outcome?;
     let wall = begin.elapsed();
     let cost = Cost { wall, cpu: cpu(args.threads).zip(before).map_or(wall, |(now, before)| now - before) };
-    let rows = figures::by_size(&scenario, &outcome);
+    let rows = figures::by_size(scenario, &outcome);
     let compared = match &args.compare {
-        Some(folder) => compare::compare(folder, &scenario, &Ours::of(&scenario, &outcome, &rows))?,
+        Some(folder) => compare::compare(folder, scenario, &Ours::of(scenario, &outcome, &rows))?,
         None => Vec::new(),
     };
     if let (Some(files), Some(folder)) = (folder, &args.out) {
-        files.write(&scenario, &outcome, &rows, cost)?;
-        report::write(folder, &name, &scenario, &outcome, &rows, &compared)?;
+        files.write(scenario, &outcome, &rows, cost)?;
+        report::write(folder, name, scenario, &outcome, &rows, &compared)?;
     }
     if args.json {
-        let summary = output::summary(&scenario, &outcome, &rows, cost);
-        return outln!("{summary:#}").map(|()| ExitCode::SUCCESS);
+        let summary = output::summary(scenario, &outcome, &rows, cost);
+        // Of lines, the summary is the last.
+        return if args.follow { outln!("{summary}") } else { outln!("{summary:#}") };
     }
-    show(&scenario, &outcome, cost)?;
+    show(scenario, &outcome, cost)?;
     out!("{}", figures::table(&rows))?;
     if !compared.is_empty() {
         out!("{}", compare::table(&compared))?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// Prints the contents of a scenario without a run.
@@ -289,21 +300,21 @@ fn simulate(scenario: &Scenario, threads: usize, observer: &mut dyn Observer) ->
 }
 
 /// What follows a run: its progress, and its captures.
-struct RunObserver {
-    bar: Bar,
+struct RunObserver<'a> {
+    progress: Progress<'a>,
     captures: Captures,
 }
 
-impl RunObserver {
+impl RunObserver<'_> {
     fn end(self) -> Result<(), Failure> {
-        drop(self.bar);
-        self.captures.end()
+        let shown = self.progress.end();
+        self.captures.end().and(shown)
     }
 }
 
-impl Observer for RunObserver {
+impl Observer for RunObserver<'_> {
     fn state(&mut self, state: &RunState<'_>) -> ControlFlow<()> {
-        self.bar.state(state)
+        self.progress.state(state)
     }
 
     fn frame(&mut self, frame: &PortFrame<'_>) -> ControlFlow<()> {

@@ -39,12 +39,12 @@ fn files_that_help_texts_name_are_installed() {
     for text in named {
         let end = text.find(|c: char| !c.is_ascii_alphanumeric() && !"/.-".contains(c)).unwrap_or(text.len());
         let file = text[..end].trim_end_matches('.');
-        // As scripts/package copies them.
+        // As scripts/lib/files copies them.
         let source = match file.split_once('/').unwrap_or((file, "")) {
             ("book", page) => format!("docs/{page}"),
             ("grafana.json", _) => "docs/grafana.json".into(),
             ("scenarios", scenario) => format!("fabric/scenarios/{scenario}"),
-            _ => panic!("scripts/package does not install {file}"),
+            _ => panic!("scripts/lib/files does not copy {file}"),
         };
         assert!(repository.join(&source).exists(), "{source}");
     }

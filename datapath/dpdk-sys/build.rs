@@ -1,4 +1,5 @@
-//! Generates bindings of the installed DPDK 22.11, and compiles the shim for its inline functions.
+//! Generates bindings of the installed DPDK 22.11, and compiles the shim for its inline functions. `FERROCE_DPDK=static` links its archives
+//! instead of its shared libraries.
 
 use std::path::PathBuf;
 use std::process::exit;
@@ -77,6 +78,7 @@ fn main() {
     println!("cargo:rerun-if-changed=shim/shim.h");
     println!("cargo:rerun-if-changed=shim/shim.c");
     println!("cargo:rerun-if-env-changed=DOCS_RS");
+    println!("cargo:rerun-if-env-changed=FERROCE_DPDK");
     println!("cargo:rerun-if-changed=docs.rs/bindings");
     if std::env::var_os("DOCS_RS").is_some() {
         // docs.rs has no DPDK and links nothing, so the bindings of another machine suffice.
@@ -101,15 +103,60 @@ fn main() {
     for path in &dpdk.link_paths {
         println!("cargo:rustc-link-search=native={}", path.display());
     }
-    for library in LIBRARIES {
-        println!("cargo:rustc-link-lib=dylib={library}");
+    if is_static() {
+        link_archives(&dpdk);
+    } else {
+        for library in LIBRARIES {
+            println!("cargo:rustc-link-lib=dylib={library}");
+        }
     }
     let libdir = pkg_config::get_variable("libdpdk", "libdir").unwrap_or_default();
     println!("cargo:rustc-env=DPDK_DRIVER_DIR={libdir}/dpdk/pmds-{ABI}");
 }
 
+fn is_static() -> bool {
+    match std::env::var("FERROCE_DPDK").as_deref() {
+        Ok("static") => true,
+        Ok("shared" | "") | Err(_) => false,
+        Ok(other) => {
+            fail(&format!("FERROCE_DPDK {other}: not a way to link; set it to `static` or `shared`"))
+        }
+    }
+}
+
+/// Links what pkg-config lists for static linking: all of DPDK's archives, whole because their constructors register the drivers, and the
+/// archives that the drivers need.
+fn link_archives(dpdk: &pkg_config::Library) {
+    /// Parts of the C library, which remains shared.
+    const C: [&str; 5] = ["c", "dl", "m", "pthread", "rt"];
+    let mut drivers = Vec::new();
+    let mut linked = std::collections::BTreeSet::new();
+    for library in &dpdk.libs {
+        let archive = library.strip_prefix(":lib").and_then(|name| name.strip_suffix(".a"));
+        let name = archive.unwrap_or(library);
+        // DPDK's shared libraries, which pkg-config lists too.
+        if C.contains(&name) || archive.is_none() && name.starts_with("rte_") || !linked.insert(name) {
+            continue;
+        }
+        let whole = if name.starts_with("rte_") { ":+whole-archive" } else { "" };
+        println!("cargo:rustc-link-lib=static{whole}={name}");
+        let files = dpdk.link_paths.iter().map(|folder| folder.join(format!("lib{name}.a")));
+        for file in files.filter(|file| file.exists()) {
+            println!("cargo:rerun-if-changed={}", file.display());
+        }
+        drivers.extend(name.strip_prefix("rte_net_"));
+    }
+    if linked.is_empty() {
+        fail(
+            "FERROCE_DPDK static: pkg-config lists no archive of DPDK; build one with `meson setup -Ddefault_library=static`",
+        );
+    }
+    println!("cargo:rustc-env=DPDK_LINKED_DRIVERS={}", drivers.join(","));
+}
+
 fn probe() -> pkg_config::Library {
-    let found = pkg_config::Config::new().cargo_metadata(false).env_metadata(true).probe("libdpdk");
+    let mut search = pkg_config::Config::new();
+    let found = search.cargo_metadata(false).env_metadata(true).statik(is_static()).probe("libdpdk");
     let dpdk = found.unwrap_or_else(|e| {
         fail(&format!(
             "DPDK {RELEASE} with headers is needed, and pkg-config finds no `libdpdk`.\n\

@@ -61,7 +61,10 @@ const RINGS_MB: u64 = 16;
 pub fn checks(ports: &[PortSpec]) -> Vec<Check> {
     let mut checks = vec![cores(allowed_cores().len()), user(), memlock(), hugepages()];
     #[cfg(feature = "dpdk")]
-    checks.extend([library::version(), library::drivers(Path::new(dpdk_sys::DRIVER_DIR))]);
+    checks.extend([
+        library::version(),
+        library::drivers(dpdk_sys::LINKED_DRIVERS, Path::new(dpdk_sys::DRIVER_DIR)),
+    ]);
     checks.push(interfaces());
     #[cfg(feature = "dpdk")]
     checks.extend(ports.iter().map(library::port));
@@ -192,7 +195,17 @@ mod library {
         Check::with("DPDK", Status::Fail, found, remedy)
     }
 
-    pub(super) fn drivers(directory: &Path) -> Check {
+    /// Checks the drivers that this build contains, `linked`, or else those that DPDK will load from `directory`.
+    pub(super) fn drivers(linked: Option<&str>, directory: &Path) -> Check {
+        match linked {
+            Some(linked) => {
+                Check::ok("DPDK drivers", format!("{}, in this build", linked.replace(',', ", ")))
+            }
+            None => installed_drivers(directory),
+        }
+    }
+
+    fn installed_drivers(directory: &Path) -> Check {
         let there = |driver: &&&str| directory.join(format!("librte_net_{driver}.so.23")).exists();
         let (found, missing): (Vec<&str>, Vec<&str>) = DRIVERS.iter().partition(|driver| there(driver));
         // Each driver serves one kind of port, so other kinds work.
@@ -278,15 +291,22 @@ mod tests {
     #[cfg(feature = "dpdk")]
     #[test]
     fn missing_drivers_are_named_with_their_packages() {
-        let check = library::drivers(Path::new("/no/such"));
+        let check = library::drivers(None, Path::new("/no/such"));
         assert_eq!(check.status, Status::Fail);
         assert!(
             check.remedy.unwrap().contains("librte-net-af-packet23 librte-net-af-xdp23 librte-net-memif23")
         );
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("librte_net_memif.so.23"), "").unwrap();
-        let check = library::drivers(folder.path());
+        let check = library::drivers(None, folder.path());
         assert_eq!((check.status, check.found.starts_with("memif in ")), (Status::Warn, true));
+    }
+
+    #[cfg(feature = "dpdk")]
+    #[test]
+    fn linked_drivers_need_no_packages() {
+        let check = library::drivers(Some("memif,tap"), Path::new("/no/such"));
+        assert_eq!(check, Check::ok("DPDK drivers", "memif, tap, in this build".into()));
     }
 
     #[cfg(feature = "dpdk")]

@@ -1,4 +1,5 @@
-//! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34.
+//! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34. `scripts/build` exports them with version
+//! IBVERBS_PRIVATE_33, too.
 //!
 //! Programs that also link `libmlx5` or `libefa` load these, and their constructors register drivers. The loader requires every symbol that
 //! they reference. There is no device for these drivers, so they never call the other functions, and each returns an error.
@@ -8,6 +9,10 @@ use std::ffi::{c_int, c_void};
 /// Registers a driver. Does nothing, because there is no device for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn verbs_register_driver_34(_driver: *const c_void) {}
+
+/// Registers a driver of rdma-core 33. Does nothing.
+#[unsafe(no_mangle)]
+pub extern "C" fn verbs_register_driver_33(_driver: *const c_void) {}
 
 /// Registers an older driver. Does nothing.
 #[unsafe(no_mangle)]
@@ -53,6 +58,7 @@ refused! {
     ibv_cmd_create_counters
     ibv_cmd_create_cq
     ibv_cmd_create_cq_ex
+    ibv_cmd_create_cq_ex2
     ibv_cmd_create_flow
     ibv_cmd_create_flow_action_esp
     ibv_cmd_create_qp

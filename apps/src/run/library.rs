@@ -7,8 +7,11 @@ use std::path::{Path, PathBuf};
 const LIBRARY: &str = "libibverbs.so.1";
 const MANAGER: &str = "librdmacm.so.1";
 
+/// A library that no other package has.
+const OWN: &str = "libferroce.a";
+
 /// Returns the folder in `FERROCE_LIB`, or else `dropin` in the folder of this program, or else the installed folder: `ferroce` in `lib`,
-/// or in `lib`'s folder of this architecture, where Debian's package installs it.
+/// or in `lib`'s folder of this architecture, where Debian's package installs it, or `lib` itself in the folder of a tarball.
 ///
 /// # Errors
 /// Returns a failure if none of them contains the library.
@@ -32,13 +35,18 @@ pub fn folder() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns the folders in which packages install the libraries below `lib`.
-fn installed(lib: &Path) -> [PathBuf; 2] {
+/// Returns the folders in which packages and the tarball have the libraries: `lib`, or folders below it.
+fn installed(lib: &Path) -> Vec<PathBuf> {
     // The name of dpkg-architecture: `x86_64-linux-gnu`.
     let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
     // The path is printed and stays in the program's environment, so it should not contain `..`.
     let lib = lib.canonicalize().unwrap_or_else(|_| lib.to_owned());
-    [lib.join(architecture).join("ferroce"), lib.join("ferroce")]
+    let mut folders = vec![lib.join(architecture).join("ferroce"), lib.join("ferroce")];
+    // Some systems have their own libibverbs in `/usr/lib`.
+    if lib.join(OWN).is_file() {
+        folders.push(lib);
+    }
+    folders
 }
 
 /// Returns the loader's search path with `folder` at its start, and not elsewhere.
@@ -60,4 +68,19 @@ fn first(variable: &str, ours: &[PathBuf]) -> OsString {
         .collect();
     let all: Vec<_> = ours.iter().chain(&others).map(|path| path.as_os_str()).collect();
     all.join(OsStr::new(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lib_itself_is_searched_only_if_it_is_of_a_tarball() {
+        let lib = tempfile::tempdir().unwrap();
+        let own = lib.path().canonicalize().unwrap();
+        std::fs::write(own.join(LIBRARY), "").unwrap();
+        assert!(!installed(&own).contains(&own), "the system's own library");
+        std::fs::write(own.join(OWN), "").unwrap();
+        assert!(installed(&own).contains(&own));
+    }
 }

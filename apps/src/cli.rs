@@ -2,8 +2,8 @@
 
 use crate::perf::PerfArgs;
 use crate::{
-    capture, config, doctor, fault, info, manual, metrics, pcap, replay, run, sim, soak, switch, tcp, top,
-    why,
+    capture, cdi, config, doctor, fault, info, manual, metrics, pcap, replay, run, sim, soak, switch, tcp,
+    top, why,
 };
 use clap::{Parser, Subcommand};
 use clap_complete::Shell;
@@ -46,7 +46,7 @@ First steps:
   ferroce completions bash > /etc/bash_completion.d/ferroce
 
 The package installs in /usr/share/ferroce: the book (book/introduction.md), scenarios/ for `ferroce sim`, scenarios/faults/ for \
-`ferroce switch`, and grafana.json. In a clone, they are in docs and fabric/scenarios.
+`ferroce switch`, and grafana.json. In the tarball, they are in share/ferroce; in a clone, in docs and fabric/scenarios.
 
 FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.
 
@@ -125,6 +125,8 @@ pub enum Command {
     Run(run::Args),
     /// Print the variables that make unmodified RDMA programs use Ferroce
     Env(run::environment::Args),
+    /// Print a CDI specification, with which container engines give an image Ferroce's libraries and a port
+    Cdi(cdi::Args),
     /// Show devices, ports, GIDs, limits and counters
     #[command(after_help = INFO)]
     Info(info::Args),

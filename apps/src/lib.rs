@@ -7,6 +7,7 @@
 mod output;
 
 mod capture;
+mod cdi;
 mod cli;
 mod clients;
 mod completion;
@@ -71,6 +72,7 @@ fn dispatch(command: Command) -> Result<ExitCode, Failure> {
         Command::Manual(args) => manual::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Env(args) => run::environment::run(&args),
+        Command::Cdi(args) => cdi::run(&args),
         Command::Config(args) => config::run(&args),
         Command::Info(args) => info::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -16,7 +16,10 @@ pub fn run() -> Result<ExitCode, Failure> {
     engine::guard().map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 
+/// The variable in which the library finds the executable.
+pub const VARIABLE: &str = guard::PROGRAM;
+
 /// Returns the variable in which the library finds this executable.
 pub fn setting() -> Option<(&'static str, OsString)> {
-    Some((guard::PROGRAM, std::env::current_exe().ok()?.into()))
+    Some((VARIABLE, std::env::current_exe().ok()?.into()))
 }

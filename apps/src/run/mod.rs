@@ -1,10 +1,10 @@
 //! `ferroce run`: unmodified RDMA programs on the drop-in libraries.
 
-mod device_file;
+pub mod device_file;
 pub mod environment;
 pub mod guard;
 mod hosts;
-mod library;
+pub mod library;
 mod ranks;
 mod settings;
 mod stale;

@@ -1,0 +1,217 @@
+//! `ferroce cdi`: a specification of the Container Device Interface, with which container engines give an unmodified image Ferroce's
+//! libraries and a port.
+
+use crate::completion;
+use crate::failure::Failure;
+use crate::run::{device_file, guard, library};
+use datapath::port_spec::PortSpec;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use verbs::port::Address;
+
+/// The command line of `ferroce cdi`.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+Examples:
+  Two devices, the ends of a memif; the first container is the server:
+    ferroce cdi --port a=memif:/run/ferroce/x.sock,server --ip 10.0.0.1 --port b=memif:/run/ferroce/x.sock,client --ip 10.0.0.2 \
+-o /etc/cdi/ferroce.json
+    podman run --device ferroce.dev/rnic=a IMAGE ib_write_bw -F
+    podman run --device ferroce.dev/rnic=b IMAGE ib_write_bw -F ADDRESS
+  A device on the container's own eth0, which needs no address:
+    ferroce cdi --port eth0 -o /etc/cdi/ferroce.json
+
+A container mounts the libraries in /opt/ferroce/lib, and the tool as /opt/ferroce/bin/ferroce. An image without DPDK needs those of the \
+tarball.")]
+pub struct Args {
+    /// Port of a device, and before it the device's name, if it is not the port's: eth0, a=memif:/run/ferroce/x.sock,server. May be
+    /// repeated
+    #[arg(short = 'd', long = "port", value_name = "[NAME=]PORT", default_value = "lo", add = completion::port())]
+    ports: Vec<String>,
+    /// Addresses of a port that the kernel gives none, in the order of the ports: 10.0.0.1/24,fd00::1/64
+    #[arg(long = "ip", value_name = "ADDRESS")]
+    addresses: Vec<String>,
+    /// Write the specification to this file, such as /etc/cdi/ferroce.json
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+/// The kind of the devices.
+const KIND: &str = "ferroce.dev/rnic";
+/// The version of the format, which podman 4.3 and newer, containerd 1.7 and CRI-O read.
+const VERSION: &str = "0.5.0";
+/// The folder of the installation in a container.
+const FOLDER: &str = "/opt/ferroce";
+
+/// A device of the specification.
+#[derive(Debug, PartialEq)]
+struct CdiDevice {
+    name: String,
+    port: PortSpec,
+    addresses: Option<String>,
+}
+
+/// Prints the specification, or writes it into a file.
+///
+/// # Errors
+/// Returns a failure if the libraries are missing, a port, a name or an address is wrong, or the output cannot be written.
+pub fn run(args: &Args) -> Result<ExitCode, Failure> {
+    let devices = devices(&args.ports, &args.addresses)?;
+    let program = std::env::current_exe();
+    let program = program.map_err(|error| Failure::run(format!("the path of this program: {error}")))?;
+    let text = format!("{:#}", specification(&library::folder()?, &program, &devices));
+    match &args.output {
+        None => outln!("{text}")?,
+        Some(file) => std::fs::write(file, text + "\n")
+            .map_err(|error| Failure::run(format!("{}: {error}", file.display())))?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn devices(ports: &[String], addresses: &[String]) -> Result<Vec<CdiDevice>, Failure> {
+    if addresses.len() > ports.len() {
+        let why = format!("{} --ip for {} --port; give each port one at most", addresses.len(), ports.len());
+        return Err(Failure::usage(why));
+    }
+    let mut devices: Vec<CdiDevice> = Vec::new();
+    for (i, text) in ports.iter().enumerate() {
+        let device = device(text, addresses.get(i))?;
+        if devices.iter().any(|other| other.name == device.name) {
+            let why = format!("--port {text}: the device {} is there twice; name it: NAME=PORT", device.name);
+            return Err(Failure::usage(why));
+        }
+        devices.push(device);
+    }
+    Ok(devices)
+}
+
+fn device(text: &str, addresses: Option<&String>) -> Result<CdiDevice, Failure> {
+    let (name, port) = match text.split_once('=') {
+        // Other ports have `=` in an option, after a colon or a comma.
+        Some((name, port)) if !name.contains([':', ',']) => (name.to_owned(), port),
+        _ => (text.replace(|c: char| !is_of_a_name(c), "-"), text),
+    };
+    let ends = [name.chars().next(), name.chars().last()];
+    if !name.chars().all(is_of_a_name) || !ends.iter().all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric())) {
+        let why = "a device's name has letters, digits, `_`, `-`, `.` and `:`, and begins and ends with a letter or digit";
+        return Err(Failure::usage(format!("--port {text}: {why}")));
+    }
+    let port = port.parse::<PortSpec>().map_err(|wrong| Failure::usage(wrong.to_string()))?;
+    for address in addresses.iter().flat_map(|list| list.split(',')) {
+        address.trim().parse::<Address>().map_err(|wrong| Failure::usage(wrong.to_string()))?;
+    }
+    Ok(CdiDevice { name, port, addresses: addresses.cloned() })
+}
+
+fn is_of_a_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_-.:".contains(c)
+}
+
+/// Returns the folder of the port's socket, which the containers of both ends mount.
+fn socket_folder(device: &CdiDevice) -> Option<&Path> {
+    match &device.port {
+        PortSpec::Memif { socket, .. } | PortSpec::Virtio { socket, .. } => Path::new(socket).parent(),
+        _ => None,
+    }
+}
+
+/// Returns the specification: each container has the libraries of the folder `lib` and the tool `program`.
+fn specification(lib: &Path, program: &Path, devices: &[CdiDevice]) -> Value {
+    let mut listed = Vec::new();
+    for device in devices {
+        let mut edits = BTreeMap::from([("env", json!(variables(device)))]);
+        if let Some(folder) = socket_folder(device) {
+            edits.insert("mounts", json!([mount(folder, folder, "rw")]));
+        }
+        listed.push(json!({ "name": device.name, "containerEdits": edits }));
+    }
+    let inside = |path: &str| Path::new(FOLDER).join(path);
+    let mut env = vec![format!("LD_LIBRARY_PATH={FOLDER}/lib"), format!("FERROCE_LIB={FOLDER}/lib")];
+    env.push(format!("{}={FOLDER}/bin/ferroce", guard::VARIABLE));
+    let (name, value) = device_file::UCX_SETTING;
+    env.push(format!("{name}={value}"));
+    json!({
+        "cdiVersion": VERSION,
+        "kind": KIND,
+        "devices": listed,
+        "containerEdits": {
+            "env": env,
+            "mounts": [mount(lib, &inside("lib"), "ro"), mount(program, &inside("bin/ferroce"), "ro")],
+        },
+    })
+}
+
+fn variables(device: &CdiDevice) -> Vec<String> {
+    let addresses = device.addresses.as_ref().map(|list| format!("FERROCE_IP={list}"));
+    std::iter::once(format!("FERROCE_PORT={}", device.port)).chain(addresses).collect()
+}
+
+fn mount(host: &Path, container: &Path, access: &str) -> Value {
+    json!({ "hostPath": host, "containerPath": container, "options": [access, "nosuid", "nodev", "bind"] })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(words: &[&str]) -> Vec<String> {
+        words.iter().map(|&word| word.to_owned()).collect()
+    }
+
+    fn made(ports: &[&str], addresses: &[&str]) -> Result<Value, String> {
+        let devices = devices(&words(ports), &words(addresses)).map_err(|error| error.to_string())?;
+        Ok(specification(Path::new("/opt/f/lib"), Path::new("/opt/f/bin/ferroce"), &devices))
+    }
+
+    #[test]
+    fn each_port_is_a_device_with_its_address_and_the_folder_of_its_socket() {
+        let made = made(&["a=memif:/run/f/x.sock,server", "eth0"], &["10.0.0.1"]).unwrap();
+        assert_eq!((&made["kind"], &made["cdiVersion"]), (&json!("ferroce.dev/rnic"), &json!("0.5.0")));
+        let a = &made["devices"][0];
+        assert_eq!(a["name"], "a");
+        let env = ["FERROCE_PORT=memif:/run/f/x.sock,server", "FERROCE_IP=10.0.0.1"];
+        assert_eq!(a["containerEdits"]["env"], json!(env));
+        let mount = &a["containerEdits"]["mounts"][0];
+        assert_eq!([&mount["hostPath"], &mount["containerPath"]], ["/run/f"; 2]);
+        assert_eq!(mount["options"][0], "rw");
+        let eth0 = json!({ "name": "eth0", "containerEdits": { "env": ["FERROCE_PORT=eth0"] } });
+        assert_eq!(made["devices"][1], eth0);
+    }
+
+    #[test]
+    fn containers_mount_the_libraries_and_the_tool_read_only() {
+        let made = made(&["lo"], &[]).unwrap();
+        let edits = &made["containerEdits"];
+        let env: Vec<_> = edits["env"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+        assert!(env.contains(&"LD_LIBRARY_PATH=/opt/ferroce/lib"), "{env:?}");
+        assert!(env.contains(&"FERROCE_LIB=/opt/ferroce/lib"), "{env:?}");
+        let mounts = edits["mounts"].as_array().unwrap();
+        assert!(mounts.iter().all(|mount| mount["options"][0] == "ro"), "{mounts:?}");
+        assert_eq!(mounts[0]["hostPath"], "/opt/f/lib");
+        assert_eq!(mounts[1]["containerPath"], "/opt/ferroce/bin/ferroce");
+    }
+
+    #[test]
+    fn a_port_without_a_name_gives_one_that_engines_accept() {
+        let made = made(&["memif:/run/x.sock,id=3"], &[]).unwrap();
+        assert_eq!(made["devices"][0]["name"], "memif:-run-x.sock-id-3");
+    }
+
+    #[test]
+    fn wrong_devices_are_refused_with_the_word_that_is_wrong() {
+        for (ports, addresses, said) in [
+            (&["a=lo", "a=eth0"][..], &[][..], "twice"),
+            (&["-=lo"], &[], "begins and ends"),
+            (&["a b=lo"], &[], "letters, digits"),
+            (&["a=memif:x.sock"], &[], "no full path"),
+            (&["a=tap:"], &[], "tap"),
+            (&["lo"], &["10.0.0.300"], "10.0.0.300"),
+            (&["lo"], &["10.0.0.1", "10.0.0.2"], "2 --ip for 1 --port"),
+        ] {
+            let refused = made(ports, addresses).unwrap_err();
+            assert!(refused.contains(said), "{ports:?}: {refused}");
+        }
+    }
+}

@@ -103,7 +103,7 @@ fn probes_of_slow_flows_leave_the_link_to_their_data() {
         let congestion = Congestion::new(algorithm).probing(Some(Duration::from_nanos(4400)));
         let setup =
             Setup { congestion, ..many(Hosts::Endpoints, 256, 1024, AlgorithmConfig::Hpcc(config(1))) };
-        let outcome = run(&setup, &mut |_, _, _| {}).unwrap();
+        let outcome = run(&setup, &mut ()).unwrap();
         let ideal = LINE.time_for(256 * (BYTES + BYTES.div_ceil(1024) * 58));
         let times = outcome.time.as_secs_f64() / ideal.as_secs_f64();
         println!("256 senders, {name}, probes: {times:.2} times the ideal");

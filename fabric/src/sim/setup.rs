@@ -434,34 +434,30 @@ impl Setup {
                 Err(SetupError::Cores { cores: self.cores, limit: CoreIndex::MAX })
             }
             Hosts::Endpoints => self.mtu().map(drop),
-            Hosts::Model if self.cores != 1 => Err(SetupError::Model { what: "several cores" }),
-            Hosts::Model if self.congestions().any(|one| one.upgrade.is_some()) => {
-                Err(SetupError::Model { what: "`auto` and `max_rtt`, which measure before they choose" })
-            }
-            Hosts::Model if self.congestions().any(|one| is_at_receiver(&one.algorithm)) => {
-                Err(SetupError::Model { what: "HPCC++ at the receiver (hpcc-rx)" })
-            }
-            Hosts::Model
-                if self.congestions().any(|one| one.algorithm.as_hpcc().is_some() != self.stamps()) =>
-            {
-                Err(SetupError::Model { what: "algorithms with telemetry beside others without" })
-            }
-            Hosts::Model if !self.captured.is_empty() => Err(SetupError::Model { what: "captures" }),
-            Hosts::Model if !self.applications.is_empty() => {
-                Err(SetupError::Model { what: "slow applications" })
-            }
-            Hosts::Model if self.direct.is_some() => Err(SetupError::Model { what: "direct responses" }),
-            Hosts::Model if self.loses() || self.spread > Duration::ZERO => {
-                Err(SetupError::Model { what: "loss or spread" })
-            }
-            Hosts::Model if self.drop_vendor_opcodes || self.forgery != Probability::NEVER => {
-                Err(SetupError::Model { what: "hosts that lie or are deaf" })
-            }
-            Hosts::Model if self.congestion.format != Format::Hpcc => {
-                Err(SetupError::Model { what: "telemetry in other formats" })
-            }
-            Hosts::Model => Ok(()),
+            Hosts::Model => match self.unsupported_by_model() {
+                Some(what) => Err(SetupError::Model { what }),
+                None => Ok(()),
+            },
         }
+    }
+
+    /// Returns the first part of the setup that model hosts do not support.
+    fn unsupported_by_model(&self) -> Option<&'static str> {
+        let any = |is: &dyn Fn(&Congestion) -> bool| self.congestions().any(is);
+        let mixes = any(&|one| one.algorithm.as_hpcc().is_some() != self.stamps());
+        let parts = [
+            (self.cores != 1, "several cores"),
+            (any(&|one| one.upgrade.is_some()), "`auto` and `max_rtt`, which measure before they choose"),
+            (any(&|one| is_at_receiver(&one.algorithm)), "HPCC++ at the receiver (hpcc-rx)"),
+            (mixes, "algorithms with telemetry beside others without"),
+            (!self.captured.is_empty(), "captures"),
+            (!self.applications.is_empty(), "slow applications"),
+            (self.direct.is_some(), "direct responses"),
+            (self.loses() || self.spread > Duration::ZERO, "loss or spread"),
+            (self.drop_vendor_opcodes || self.forgery != Probability::NEVER, "hosts that lie or are deaf"),
+            (self.congestion.format != Format::Hpcc, "telemetry in other formats"),
+        ];
+        parts.into_iter().find_map(|(is_used, what)| is_used.then_some(what))
     }
 
     /// Checks that faults are at links, and that packets have what their rules are about.

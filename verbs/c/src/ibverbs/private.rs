@@ -117,5 +117,6 @@ refused! {
 
 none! {
     _verbs_init_and_alloc_context
+    ibv_wr_opcode_str
     verbs_open_device
 }

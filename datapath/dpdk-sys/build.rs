@@ -1,13 +1,11 @@
-//! Generates bindings of the installed DPDK 22.11, and compiles the shim for its inline functions. `FERROCE_DPDK=static` links its archives
-//! instead of its shared libraries.
+//! Generates bindings of the installed DPDK, and compiles the shim for its inline functions. `FERROCE_DPDK=static` links its archives instead
+//! of its shared libraries.
 
+mod releases;
+
+use releases::{RELEASES, Release};
 use std::path::PathBuf;
 use std::process::exit;
-
-const RELEASE: &str = "22.11";
-
-/// The ABI version of that release, which is part of the name of its driver directory.
-const ABI: &str = "23.0";
 
 /// Libraries that are linked. The EAL loads drivers as plugins from a directory of their own.
 const LIBRARIES: [&str; 6] = ["rte_eal", "rte_ethdev", "rte_mbuf", "rte_mempool", "rte_ring", "rte_net_ring"];
@@ -34,7 +32,6 @@ const FUNCTIONS: &[&str] = &[
     "rte_eth_dev_start",
     "rte_eth_dev_stop",
     "rte_eth_from_rings",
-    "rte_eth_link_get_nowait",
     "rte_eth_macaddr_get",
     "rte_eth_promiscuous_enable",
     "rte_eth_rx_queue_setup",
@@ -56,14 +53,15 @@ const FUNCTIONS: &[&str] = &[
 ];
 
 const TYPES: &[&str] =
-    &["rte_mbuf", "rte_mempool", "rte_ring", "rte_eth_.*(conf|info|link|stats)", "rte_ether_addr"];
+    &["rte_mbuf", "rte_mempool", "rte_ring", "rte_eth_.*(conf|info|stats)", "rte_ether_addr"];
 
 const VARIABLES: &[&str] =
-    &["ferroce_.*", "RTE_PKTMBUF_HEADROOM", "RTE_ETH_LINK_.*", "RTE_MAX_LCORE", "RING_F_.*", "RTE_LOG_.*"];
+    &["ferroce_.*", "FERROCE_.*", "RTE_PKTMBUF_HEADROOM", "RTE_MAX_LCORE", "RING_F_.*", "RTE_LOG_.*"];
 
-/// Structures with packed bit-fields, whose layout bindgen cannot express. Their fields are not used.
-const OPAQUE: [&str; 4] =
-    ["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc_generic_hdr"];
+/// Structures with packed bit-fields, whose layout bindgen cannot express, and whose fields are not used; and `rte_mbuf`, whose fields have
+/// other paths in other releases: `src/lib.rs` has their accessors.
+const OPAQUE: [&str; 5] =
+    ["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc_generic_hdr", "rte_mbuf"];
 
 fn output() -> PathBuf {
     PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("dpdk.rs")
@@ -84,10 +82,10 @@ fn main() {
         // docs.rs has no DPDK and links nothing, so the bindings of another machine suffice.
         std::fs::copy("docs.rs/bindings", output())
             .unwrap_or_else(|e| fail(&format!("docs.rs/bindings: {e}")));
-        println!("cargo:rustc-env=DPDK_DRIVER_DIR=/usr/lib/dpdk/pmds-{ABI}");
+        export(&RELEASES[0], "/usr/lib");
         return;
     }
-    let dpdk = probe();
+    let (dpdk, release) = probe();
     let flags: Vec<String> = dpdk
         .include_paths
         .iter()
@@ -106,12 +104,11 @@ fn main() {
     if is_static() {
         link_archives(&dpdk);
     } else {
-        for library in LIBRARIES {
+        for library in LIBRARIES.iter().chain(release.libraries) {
             println!("cargo:rustc-link-lib=dylib={library}");
         }
     }
-    let libdir = pkg_config::get_variable("libdpdk", "libdir").unwrap_or_default();
-    println!("cargo:rustc-env=DPDK_DRIVER_DIR={libdir}/dpdk/pmds-{ABI}");
+    export(release, &pkg_config::get_variable("libdpdk", "libdir").unwrap_or_default());
 }
 
 fn is_static() -> bool {
@@ -154,23 +151,32 @@ fn link_archives(dpdk: &pkg_config::Library) {
     println!("cargo:rustc-env=DPDK_LINKED_DRIVERS={}", drivers.join(","));
 }
 
-fn probe() -> pkg_config::Library {
+/// Passes to `src/lib.rs` what it exports of the release.
+fn export(release: &Release, libdir: &str) {
+    let Release { name, abi, threads: [interrupts, vhost], .. } = release;
+    println!("cargo:rustc-env=DPDK_RELEASE={name}");
+    println!("cargo:rustc-env=DPDK_ABI={abi}");
+    println!("cargo:rustc-env=DPDK_DRIVER_DIR={libdir}/dpdk/pmds-{abi}.0");
+    println!("cargo:rustc-env=DPDK_INTERRUPT_THREAD={interrupts}");
+    println!("cargo:rustc-env=DPDK_VHOST_THREAD={vhost}");
+}
+
+fn probe() -> (pkg_config::Library, &'static Release) {
     let mut search = pkg_config::Config::new();
     let found = search.cargo_metadata(false).env_metadata(true).statik(is_static()).probe("libdpdk");
     let dpdk = found.unwrap_or_else(|e| {
         fail(&format!(
-            "DPDK {RELEASE} with headers is needed, and pkg-config finds no `libdpdk`.\n\
-             remedy: apt-get install libdpdk-dev libclang-dev pkg-config\n{e}"
+            "pkg-config finds no `libdpdk`; DPDK with headers is needed: {}\n\
+             remedy: apt-get install libdpdk-dev libclang-dev pkg-config\n{e}",
+            releases::supported()
         ))
     });
-    if dpdk.version != RELEASE && !dpdk.version.starts_with(&format!("{RELEASE}.")) {
+    let release = releases::find(&dpdk.version).unwrap_or_else(|e| {
         fail(&format!(
-            "pkg-config finds DPDK {}, but only {RELEASE} (Debian 12's) is supported.\n\
-             remedy: install libdpdk-dev {RELEASE}, or point PKG_CONFIG_PATH at such an installation",
-            dpdk.version
-        ));
-    }
-    dpdk
+            "{e}\nremedy: install libdpdk-dev of such a release, or point PKG_CONFIG_PATH at its installation"
+        ))
+    });
+    (dpdk, release)
 }
 
 fn compile_shim(flags: &[String]) {

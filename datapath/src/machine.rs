@@ -187,12 +187,10 @@ mod library {
         ["af_packet", "af_xdp", "memif", "null", "pcap", "ring", "tap", "vhost", "virtio"];
 
     pub(super) fn version() -> Check {
-        let found = dpdk::version();
-        if found.starts_with("DPDK 22.11") {
-            return Check::ok("DPDK", found);
+        match dpdk::check_version() {
+            Ok(found) => Check::ok("DPDK", found),
+            Err(error) => failed("DPDK", &error.to_string()),
         }
-        let remedy = "`apt-get install libdpdk-dev` on Debian 12: this build needs DPDK 22.11";
-        Check::with("DPDK", Status::Fail, found, remedy)
     }
 
     /// Checks the drivers that this build contains, `linked`, or else those that DPDK will load from `directory`.
@@ -206,7 +204,8 @@ mod library {
     }
 
     fn installed_drivers(directory: &Path) -> Check {
-        let there = |driver: &&&str| directory.join(format!("librte_net_{driver}.so.23")).exists();
+        let there =
+            |driver: &&&str| directory.join(dpdk_sys::library_file(&format!("net_{driver}"))).exists();
         let (found, missing): (Vec<&str>, Vec<&str>) = DRIVERS.iter().partition(|driver| there(driver));
         // Each driver serves one kind of port, so other kinds work.
         let status = if found.is_empty() { Status::Fail } else { Status::Warn };
@@ -215,7 +214,7 @@ mod library {
             return Check::ok("DPDK drivers", found);
         }
         let packages: Vec<_> =
-            missing.iter().map(|d| format!("librte-net-{}23", d.replace('_', "-"))).collect();
+            missing.iter().map(|driver| dpdk_sys::package(&format!("net_{driver}"))).collect();
         let remedy = format!("`apt-get install {}`", packages.join(" "));
         Check::with("DPDK drivers", status, found, &remedy)
     }
@@ -245,20 +244,19 @@ mod library {
                 };
                 Check::with(&name, Status::Warn, found, &remedy)
             }
-            Err(error) => failed(&name, &error),
+            // DPDK's error messages contain no remedy.
+            Err(error @ PortError::Driver { .. }) => {
+                Check::with(&name, Status::Fail, error.to_string(), super::SEE_LOG)
+            }
+            Err(error) => failed(&name, &error.to_string()),
         }
     }
 
-    fn failed(name: &str, error: &PortError) -> Check {
-        let text = error.to_string();
-        // DPDK's error messages contain no remedy.
-        if matches!(error, PortError::Driver { .. }) {
-            return Check::with(name, Status::Fail, text, super::SEE_LOG);
-        }
-        // Error messages have the form "what is wrong; remedy".
+    /// Error messages have the form "what is wrong; remedy".
+    fn failed(name: &str, text: &str) -> Check {
         match text.split_once("; ") {
             Some((found, remedy)) => Check::with(name, Status::Fail, found.into(), remedy),
-            None => Check { name: name.into(), status: Status::Fail, found: text, remedy: None },
+            None => Check { name: name.into(), status: Status::Fail, found: text.into(), remedy: None },
         }
     }
 }
@@ -293,11 +291,10 @@ mod tests {
     fn missing_drivers_are_named_with_their_packages() {
         let check = library::drivers(None, Path::new("/no/such"));
         assert_eq!(check.status, Status::Fail);
-        assert!(
-            check.remedy.unwrap().contains("librte-net-af-packet23 librte-net-af-xdp23 librte-net-memif23")
-        );
+        let packages = ["net_af_packet", "net_af_xdp", "net_memif"].map(dpdk_sys::package).join(" ");
+        assert!(check.remedy.unwrap().contains(&packages));
         let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("librte_net_memif.so.23"), "").unwrap();
+        std::fs::write(folder.path().join(dpdk_sys::library_file("net_memif")), "").unwrap();
         let check = library::drivers(None, folder.path());
         assert_eq!((check.status, check.found.starts_with("memif in ")), (Status::Warn, true));
     }

@@ -84,7 +84,7 @@ fn our_threads_receive_no_signal_of_the_program() {
     let devices = std::thread::spawn(devices).join().unwrap();
     let ours: Vec<_> = threads().into_iter().filter(|(id, _)| !before.contains_key(id)).collect();
     let names: Vec<_> = ours.iter().map(|(_, (name, _))| name.as_str()).collect();
-    for name in ["ferroce-core", "ferroce-link", "ferroce-memif", "eal-intr-thread", "vhost-events"] {
+    for name in ["ferroce-core", "ferroce-link", "ferroce-memif"].into_iter().chain(dpdk_sys::THREADS) {
         assert!(
             names.contains(&name) || before.values().any(|(other, _)| other == name),
             "{name} in {names:?}"

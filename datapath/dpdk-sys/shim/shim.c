@@ -3,6 +3,7 @@
 
 #include <rte_errno.h>
 #include <stdio.h>
+#include <string.h>
 
 const uint64_t ferroce_rss_ipv4_udp = RTE_ETH_RSS_NONFRAG_IPV4_UDP, ferroce_rss_ipv6_udp = RTE_ETH_RSS_NONFRAG_IPV6_UDP;
 
@@ -62,6 +63,16 @@ void ferroce_mbuf_free(struct rte_mbuf *mbuf)
 	rte_pktmbuf_free(mbuf);
 }
 
+struct ferroce_link ferroce_link_of(uint16_t port)
+{
+	struct rte_eth_link link;
+
+	memset(&link, 0, sizeof(link));
+	if (rte_eth_link_get_nowait(port, &link) != 0)
+		return (struct ferroce_link){ 0 };
+	return (struct ferroce_link){ .speed = link.link_speed, .up = link.link_status == RTE_ETH_LINK_UP };
+}
+
 int ferroce_errno(void)
 {
 	return rte_errno;
@@ -96,6 +107,6 @@ int ferroce_log_to(ferroce_log_sink sink)
 #define ROW(field) { #field, offsetof(struct rte_mbuf, field), sizeof(((struct rte_mbuf *)0)->field) }
 
 const struct ferroce_offset ferroce_mbuf_offsets[] = {
-	ROW(buf_addr), ROW(data_off), ROW(nb_segs), ROW(port),    ROW(ol_flags), ROW(pkt_len),
-	ROW(data_len), ROW(buf_len),  ROW(pool),    { NULL, sizeof(struct rte_mbuf), 0 },
+	ROW(buf_addr), ROW(data_off), ROW(refcnt), ROW(nb_segs), ROW(pkt_len), ROW(data_len), ROW(buf_len),
+	{ NULL, sizeof(struct rte_mbuf), 0 },
 };

@@ -2,6 +2,7 @@
 #ifndef FERROCE_SHIM_H
 #define FERROCE_SHIM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -29,6 +30,15 @@ void ferroce_mbuf_free(struct rte_mbuf *mbuf);
 void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n);
 /* RTE_ETH_RSS_NONFRAG_IPV4_UDP and RTE_ETH_RSS_NONFRAG_IPV6_UDP */
 extern const uint64_t ferroce_rss_ipv4_udp, ferroce_rss_ipv6_udp;
+
+struct ferroce_link {
+	/* Mb/s, or RTE_ETH_SPEED_NUM_NONE or _UNKNOWN. */
+	uint32_t speed;
+	bool up;
+};
+
+/* The state of a port's link. A link whose state the driver does not know is down. */
+struct ferroce_link ferroce_link_of(uint16_t port);
 int ferroce_errno(void);
 /* This thread's number among DPDK's, or LCORE_ID_ANY. */
 unsigned int ferroce_lcore_id(void);
@@ -39,13 +49,24 @@ typedef void (*ferroce_log_sink)(uint32_t level, const char *text, size_t len);
 /* Sends all of DPDK's log to `sink`. 0, or -1 with errno set. */
 int ferroce_log_to(ferroce_log_sink sink);
 
+/* The offsets of the fields of rte_mbuf that Rust accesses. From 24.07 on, most of them are members of anonymous unions. */
+enum {
+	FERROCE_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
+	FERROCE_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
+	FERROCE_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt),
+	FERROCE_MBUF_NB_SEGS = offsetof(struct rte_mbuf, nb_segs),
+	FERROCE_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
+	FERROCE_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
+	FERROCE_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+};
+
 struct ferroce_offset {
 	const char *field;
 	size_t offset;
 	size_t size;
 };
 
-/* The offsets of the fields of rte_mbuf that Rust touches, as the C compiler chose them; the row after the last has no name. */
+/* The same with their sizes, from the compiler of the shim, which is not bindgen's; the row after the last has no name. */
 extern const struct ferroce_offset ferroce_mbuf_offsets[];
 
 #endif

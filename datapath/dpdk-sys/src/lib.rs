@@ -1,4 +1,5 @@
-//! Bindings of DPDK 22.11's C interface, generated at build time from the installed headers.
+//! Bindings of DPDK's C interface, generated at build time from the installed headers. All that differs between the supported releases,
+//! which `releases.rs` lists, is in this crate.
 //!
 //! Only what Ferroce calls is bound; `build.rs` has the lists. Functions that are inline in DPDK's headers are bound through a small C
 //! shim, as `ferroce_*`. Drivers are not linked: DPDK loads them at start from [`DRIVER_DIR`]. The exception is `net_ring`, whose ports are
@@ -19,3 +20,74 @@ pub const DRIVER_DIR: &str = env!("DPDK_DRIVER_DIR");
 
 /// The Ethernet drivers that this build contains, separated by commas, such as `memif,tap`; `None` if DPDK loads them from [`DRIVER_DIR`].
 pub const LINKED_DRIVERS: Option<&str> = option_env!("DPDK_LINKED_DRIVERS");
+
+/// The release of DPDK for which this crate was built, such as `22.11`.
+pub const RELEASE: &str = env!("DPDK_RELEASE");
+
+/// The kernel names of DPDK's own threads: that of interrupts, and that of vhost's events.
+pub const THREADS: [&str; 2] = [env!("DPDK_INTERRUPT_THREAD"), env!("DPDK_VHOST_THREAD")];
+
+/// Returns true if `version` is an update of [`RELEASE`]. It is what [`rte_version`] returns, such as `DPDK 22.11.11`.
+#[must_use]
+pub fn is_supported(version: &str) -> bool {
+    let rest = version.strip_prefix("DPDK ").and_then(|version| version.strip_prefix(RELEASE));
+    rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
+}
+
+/// Returns the file name of a library or driver of DPDK, such as `net_memif`.
+#[must_use]
+pub fn library_file(name: &str) -> String {
+    format!("librte_{name}.so.{}", env!("DPDK_ABI"))
+}
+
+/// Returns the name of Debian's package of a library or driver of DPDK, such as `net_memif`.
+#[must_use]
+pub fn package(name: &str) -> String {
+    format!("librte-{}{}", name.replace('_', "-"), env!("DPDK_ABI"))
+}
+
+/// Defines the accessors of fields of an mbuf, by the offsets that the C compiler computed.
+macro_rules! fields {
+    ($($(#[$doc:meta])* $field:ident: $type:ty, $offset:ident;)*) => {
+        impl rte_mbuf {
+            $($(#[$doc])*
+            #[must_use]
+            #[inline]
+            pub fn $field(&self) -> $type {
+                const { assert!($offset as usize + size_of::<$type>() <= size_of::<Self>()) };
+                // SAFETY: the field lies in `self` and is aligned, and any bytes are a value of its type.
+                unsafe { (&raw const *self).byte_add($offset as usize).cast::<$type>().read() }
+            })*
+        }
+    };
+}
+
+fields! {
+    /// Returns the address of the buffer.
+    buf_addr: *mut u8, FERROCE_MBUF_BUF_ADDR;
+    /// Returns the bytes of the buffer before the data.
+    data_off: u16, FERROCE_MBUF_DATA_OFF;
+    /// Returns the number of references.
+    refcnt: u16, FERROCE_MBUF_REFCNT;
+    /// Returns the number of segments.
+    nb_segs: u16, FERROCE_MBUF_NB_SEGS;
+    /// Returns the bytes of data in all segments.
+    pkt_len: u32, FERROCE_MBUF_PKT_LEN;
+    /// Returns the bytes of data in this segment.
+    data_len: u16, FERROCE_MBUF_DATA_LEN;
+    /// Returns the bytes of the buffer.
+    buf_len: u16, FERROCE_MBUF_BUF_LEN;
+}
+
+impl rte_mbuf {
+    /// Sets the bytes of data of an mbuf of one segment: `data_len` and `pkt_len`.
+    #[inline]
+    pub fn set_len(&mut self, len: u16) {
+        let mbuf = &raw mut *self;
+        // SAFETY: both fields lie in `self` and are aligned, and may have any value.
+        unsafe {
+            mbuf.byte_add(FERROCE_MBUF_DATA_LEN as usize).cast::<u16>().write(len);
+            mbuf.byte_add(FERROCE_MBUF_PKT_LEN as usize).cast::<u32>().write(len.into());
+        }
+    }
+}

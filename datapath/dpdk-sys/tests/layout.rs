@@ -1,8 +1,7 @@
-//! Checks that the bindings have the fields of `rte_mbuf` at the C compiler's offsets.
+//! Checks that the accessors of `rte_mbuf` use the C compiler's offsets.
 
 use dpdk_sys::{ferroce_mbuf_offsets, rte_mbuf};
 use std::ffi::CStr;
-use std::mem::{offset_of, size_of};
 
 fn c_table() -> (Vec<(String, usize, usize)>, usize) {
     let mut rows = Vec::new();
@@ -21,18 +20,33 @@ fn c_table() -> (Vec<(String, usize, usize)>, usize) {
     }
 }
 
+fn mbuf_of(bytes: [u8; size_of::<rte_mbuf>()]) -> rte_mbuf {
+    // SAFETY: an mbuf is as many bytes, with any values.
+    unsafe { std::mem::transmute::<[u8; size_of::<rte_mbuf>()], rte_mbuf>(bytes) }
+}
+
 #[test]
-fn fields_of_rte_mbuf_lie_where_the_c_compiler_puts_them() {
+fn accessors_of_rte_mbuf_read_where_the_c_compiler_puts_the_fields() {
+    // Each byte is its own offset.
+    let mbuf = mbuf_of(std::array::from_fn(|at| at as u8));
     macro_rules! rows {
-        ($($field:ident: $type:ty),* $(,)?) => {
-            vec![$((stringify!($field).to_owned(), offset_of!(rte_mbuf, $field), size_of::<$type>())),*]
+        ($($field:ident),* $(,)?) => {
+            vec![$((
+                stringify!($field).to_owned(),
+                (mbuf.$field() as usize).to_le_bytes()[0].into(),
+                size_of_val(&mbuf.$field()),
+            )),*]
         };
     }
-    let rust = rows! {
-        buf_addr: *mut u8, data_off: u16, nb_segs: u16, port: u16, ol_flags: u64, pkt_len: u32,
-        data_len: u16, buf_len: u16, pool: *mut u8,
-    };
     let (c, size) = c_table();
     assert_eq!(size, size_of::<rte_mbuf>());
-    assert_eq!(rust, c);
+    assert_eq!(rows![buf_addr, data_off, refcnt, nb_segs, pkt_len, data_len, buf_len], c);
+}
+
+#[test]
+fn setting_the_length_of_an_mbuf_changes_two_fields() {
+    let mut mbuf = mbuf_of([0; size_of::<rte_mbuf>()]);
+    mbuf.set_len(0x102);
+    assert_eq!((mbuf.data_len(), mbuf.pkt_len()), (0x102, 0x102));
+    assert_eq!((mbuf.data_off(), mbuf.refcnt(), mbuf.nb_segs(), mbuf.buf_len()), (0, 0, 0, 0));
 }

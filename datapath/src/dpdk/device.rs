@@ -69,14 +69,10 @@ pub(super) fn device_info(id: u16) -> dpdk::rte_eth_dev_info {
 }
 
 pub(super) fn link_is_up(id: u16) -> bool {
-    link(id).link_status() == dpdk::RTE_ETH_LINK_UP as u16
+    link(id).up
 }
 
-pub(super) fn link(id: u16) -> dpdk::rte_eth_link {
-    // SAFETY: all-zero bytes are a valid link, which is down, and the call writes one link.
-    unsafe {
-        let mut link: dpdk::rte_eth_link = std::mem::zeroed();
-        dpdk::rte_eth_link_get_nowait(id, &mut link);
-        link
-    }
+pub(super) fn link(id: u16) -> dpdk::ferroce_link {
+    // SAFETY: DPDK refuses a port that does not exist.
+    unsafe { dpdk::ferroce_link_of(id) }
 }

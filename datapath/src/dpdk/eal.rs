@@ -63,7 +63,11 @@ impl EalConfig {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum EalError {
     /// The library loaded at run time is not the release for which this crate was built.
-    #[error("the DPDK loaded is `{found}`, but this build needs 22.11; install librte-eal23 22.11")]
+    #[error(
+        "the DPDK loaded is `{found}`, but this build needs {0}; install {1} {0}",
+        dpdk_sys::RELEASE,
+        dpdk_sys::package("eal")
+    )]
     Version {
         /// Name and version of the library found.
         found: String,
@@ -152,7 +156,9 @@ impl Eal {
                 return Ok(Self(()));
             }
             EalState::Failed(why) => return Err(EalError::Before(Box::new(why.clone()))),
-            EalState::NotStarted => check_version()?,
+            EalState::NotStarted => {
+                check_version()?;
+            }
         }
         if let Some(huge) = started_by_program() {
             // Whether the memory is enough is found when a port creates its pools.
@@ -210,7 +216,7 @@ impl Drop for Registration {
     }
 }
 
-/// Returns the name and version of the loaded library, such as `DPDK 22.11.11`.
+/// Returns the name and version of the loaded library, as `rte_version` words them.
 #[must_use]
 pub fn version() -> String {
     // SAFETY: rte_version works before the EAL starts and returns a static NUL-terminated string.
@@ -269,9 +275,10 @@ fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalE
     refused(format!("in {}", kind(huge)), kind(wants).to_owned(), remedy)
 }
 
-fn check_version() -> Result<(), EalError> {
+/// Returns the name and version of the loaded library if it is the release of the build.
+pub(crate) fn check_version() -> Result<String, EalError> {
     let found = version();
-    if found.starts_with("DPDK 22.11") { Ok(()) } else { Err(EalError::Version { found }) }
+    if dpdk_sys::is_supported(&found) { Ok(found) } else { Err(EalError::Version { found }) }
 }
 
 /// Returns whether the program started DPDK with hugepages, or `None` if the program did not start it.

@@ -32,13 +32,13 @@ impl Mbuf {
     /// Returns true if the buffer has one segment and one reference. Buffers from drivers do, unless the driver splits or shares frames.
     pub(super) fn is_plain(&self) -> bool {
         let head = self.head();
-        head.nb_segs == 1 && head.refcnt == 1
+        head.nb_segs() == 1 && head.refcnt() == 1
     }
 
     fn start(&self) -> *mut u8 {
         let head = self.head();
         // SAFETY: DPDK keeps `data_off` within the buffer.
-        unsafe { head.buf_addr.cast::<u8>().add(usize::from(head.data_off)) }
+        unsafe { head.buf_addr().add(usize::from(head.data_off())) }
     }
 }
 
@@ -52,21 +52,21 @@ impl Deref for Mbuf {
         // still write to them. A user who names such a port trusts that process not to, because it could also write the pointers of this
         // mbuf. A frame changed after its ICRC was checked gives a peer nothing that it could not have sent: the ICRC is no signature, and
         // `roce` reads each header field once and uses that value from then on.
-        unsafe { std::slice::from_raw_parts(self.start(), usize::from(self.head().data_len)) }
+        unsafe { std::slice::from_raw_parts(self.start(), usize::from(self.head().data_len())) }
     }
 }
 
 impl DerefMut for Mbuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`; `is_plain` held when the buffer was received, so no other mbuf shares the bytes.
-        unsafe { std::slice::from_raw_parts_mut(self.start(), usize::from(self.head().data_len)) }
+        unsafe { std::slice::from_raw_parts_mut(self.start(), usize::from(self.head().data_len())) }
     }
 }
 
 impl PacketBuf for Mbuf {
     fn capacity(&self) -> usize {
         let head = self.head();
-        usize::from(head.buf_len - head.data_off)
+        usize::from(head.buf_len() - head.data_off())
     }
 
     fn set_len(&mut self, len: usize) {
@@ -75,8 +75,7 @@ impl PacketBuf for Mbuf {
         // SAFETY: this value owns the mbuf.
         let head = unsafe { self.0.as_mut() };
         // Cannot truncate: the capacity has 16 bits.
-        head.data_len = len as u16;
-        head.pkt_len = len as u32;
+        head.set_len(len as u16);
     }
 
     fn free_all(from: &mut Burst<Self>) {

@@ -25,6 +25,7 @@ mod unprivileged;
 mod vhost;
 mod xdp;
 
+pub(crate) use eal::check_version;
 pub use eal::{Eal, EalConfig, EalError, Hugepages, version};
 pub use mbuf::Mbuf;
 pub use port::Port;

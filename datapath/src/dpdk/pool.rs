@@ -15,8 +15,8 @@ const ANY_SOCKET: i32 = -1;
 /// the buffers that this one sends. With a ring, a queue would then cycle through all buffers, 40 MB or more, and the CPU's caches would
 /// contain none of them.
 const ORDER: &CStr = c"lf_stack";
-/// Debian's packages of the mempool drivers. DPDK creates each pool with the ring driver first.
-const DRIVERS: &str = "librte-mempool-stack23 and librte-mempool-ring23";
+/// The mempool drivers. DPDK creates each pool with the ring driver first.
+const DRIVERS: [&str; 2] = ["mempool_stack", "mempool_ring"];
 
 /// A pool of buffers of one size. If buffers are still in use when it is dropped, for example in another port's queue, its memory is not
 /// freed.
@@ -54,7 +54,8 @@ impl Pool {
             let why = eal::errno();
             // DPDK returns this error if the driver is not loaded.
             let missing = why == eal::words(libc::EINVAL);
-            refused(if missing { format!("{why} (are {DRIVERS} installed?)") } else { why })
+            let [stack, ring] = DRIVERS.map(dpdk_sys::package);
+            refused(if missing { format!("{why} (are {stack} and {ring} installed?)") } else { why })
         })
     }
 

@@ -257,7 +257,7 @@ impl Setup<'_> {
     /// Returns the speed of a NIC in Mb/s. Software drivers report a meaningless constant.
     fn speed(&self, id: u16) -> Option<u32> {
         let speed = match self.spec {
-            PortSpec::Pci(_) => link(id).link_speed,
+            PortSpec::Pci(_) => link(id).speed,
             _ => 0,
         };
         (speed != 0 && speed != u32::MAX).then_some(speed)

@@ -61,7 +61,7 @@ fn devices() -> Devices {
 
 /// Kernel names of the threads that run this file's tests, and of those that they start. Such threads start at any time, and remain listed
 /// for a short time after they end.
-const TESTS: [&str; 2] = ["no_thread_of_ou", "a_program_that_"];
+const TESTS: [&str; 2] = ["our_threads_rec", "a_program_that_"];
 
 /// Returns the process's threads by id, except those of tests, with their names and blocked signals.
 fn threads() -> BTreeMap<u32, (String, u64)> {

@@ -111,6 +111,7 @@ pub const JOBS: &[Job] = &[
     job("msrv", Tier::Release, Load::Computes, 90, "the oldest Rust that Cargo.toml allows compiles it"),
     job("setup", Tier::Release, Load::Computes, 150, "scripts/setup in a fresh Debian that cannot reach rustup"),
     job("packages", Tier::Release, Load::Computes, 120, "the Debian packages, in a fresh Debian"),
+    job("packages-trixie", Tier::Release, Load::Packets, 350, "the Debian packages and the tests of the datapath, in a fresh Debian 13"),
     job("tarball", Tier::Release, Load::Packets, 900, "the tarball runs in three releases of Debian and three of Ubuntu, without DPDK"),
     job("miri", Tier::Release, Load::Computes, 120, "the rings between programs and cores under Miri, which a nightly toolchain brings"),
     job("crates", Tier::Release, Load::Computes, 100, "each crate packs and builds from its package; docs.rs can document it"),

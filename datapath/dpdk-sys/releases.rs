@@ -17,13 +17,20 @@ pub struct Release {
 }
 
 /// The supported releases, oldest first.
-pub const RELEASES: [Release; 2] = [
+pub const RELEASES: [Release; 3] = [
     Release {
         name: "22.11",
         abi: "23",
         system: "Debian 12",
         libraries: &[],
         threads: ["eal-intr-thread", "vhost-events"],
+    },
+    Release {
+        name: "23.11",
+        abi: "24",
+        system: "Ubuntu 24.04",
+        libraries: &["rte_log"],
+        threads: ["dpdk-intr", "dpdk-vhost-evt"],
     },
     Release {
         name: "24.11",

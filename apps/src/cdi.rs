@@ -61,7 +61,10 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
     let devices = devices(&args.ports, &args.addresses)?;
     let program = std::env::current_exe();
     let program = program.map_err(|error| Failure::run(format!("the path of this program: {error}")))?;
-    let text = format!("{:#}", specification(&library::folder()?, &program, &devices));
+    let library = library::folder()?;
+    let library = library.canonicalize();
+    let library = library.map_err(|error| Failure::run(format!("the path of the libraries: {error}")))?;
+    let text = format!("{:#}", specification(&library, &program, &devices));
     match &args.output {
         None => outln!("{text}")?,
         Some(file) => std::fs::write(file, text + "\n")
@@ -102,7 +105,21 @@ fn device(text: &str, addresses: Option<&String>) -> Result<CdiDevice, Failure> 
     for address in addresses.iter().flat_map(|list| list.split(',')) {
         address.trim().parse::<Address>().map_err(|wrong| Failure::usage(wrong.to_string()))?;
     }
-    Ok(CdiDevice { name, port, addresses: addresses.cloned() })
+    let device = CdiDevice { name, port, addresses: addresses.cloned() };
+    if let Some(folder) = socket_folder(&device).filter(|folder| is_shared(folder)) {
+        let folder = folder.display();
+        let why = format!(
+            "the container would get all of {folder}; put the socket into a folder of its own: /run/ferroce/x.sock"
+        );
+        return Err(Failure::usage(format!("--port {text}: {why}")));
+    }
+    Ok(device)
+}
+
+/// Returns whether a folder also has files of others: a folder of the root, or one of those in which programs create files.
+fn is_shared(folder: &Path) -> bool {
+    let shared = ["/dev/shm", "/var/run", "/var/tmp", "/var/lib", "/run/user", "/run/lock"];
+    folder.components().count() <= 2 || shared.iter().any(|path| folder == Path::new(path))
 }
 
 fn is_of_a_name(c: char) -> bool {
@@ -195,8 +212,8 @@ mod tests {
 
     #[test]
     fn a_port_without_a_name_gives_one_that_engines_accept() {
-        let made = made(&["memif:/run/x.sock,id=3"], &[]).unwrap();
-        assert_eq!(made["devices"][0]["name"], "memif:-run-x.sock-id-3");
+        let made = made(&["memif:/run/f/x.sock,id=3"], &[]).unwrap();
+        assert_eq!(made["devices"][0]["name"], "memif:-run-f-x.sock-id-3");
     }
 
     #[test]
@@ -207,6 +224,8 @@ mod tests {
             (&["a b=lo"], &[], "letters, digits"),
             (&["a=memif:x.sock"], &[], "no full path"),
             (&["a=tap:"], &[], "tap"),
+            (&["a=memif:/run/x.sock"], &[], "all of /run"),
+            (&["a=memif:/var/tmp/x.sock"], &[], "a folder of its own"),
             (&["lo"], &["10.0.0.300"], "10.0.0.300"),
             (&["lo"], &["10.0.0.1", "10.0.0.2"], "2 --ip for 1 --port"),
         ] {

@@ -112,6 +112,10 @@ mod tests {
     #[test]
     fn documents_name_the_supported_releases() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        // The published crate is without them.
+        if !folder.join("ARCHITECTURE.md").exists() {
+            return;
+        }
         let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
         let (readme, start) = (read("README.md"), read("docs/guide/getting-started.md"));
         for Release { name, system, .. } in &RELEASES {

@@ -183,6 +183,7 @@ mod tests {
         assert_eq!(given(Some("eth0"), Some("eth1")), Some("eth0"));
         assert_eq!([given(Some("eth0"), None), given(None, Some("eth0"))], [Some("eth0"), None]);
     }
+
     #[test]
     fn hosts_of_namespaces_have_one_device_each_whatever_the_file_says() {
         let folder = tempfile::tempdir().unwrap();

@@ -222,6 +222,8 @@ fn figures(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     let steady = figures::steady(scenario, outcome);
     let of_steady = |of: fn(&fabric::sim::Steady) -> f64| steady.as_ref().map_or(f64::NAN, of);
     let times: Vec<f64> = outcome.finished.iter().map(|flow| flow.time.as_nanos() as f64 / 1e3).collect();
+    // An algorithm that starves flows until the end of the run has no figures of those that ended.
+    let of_flows = |value: f64| if times.len() == scenario.setup.flows.len() { value } else { f64::NAN };
     let slowdown = |low: u64, high: u64, share: f64| {
         let bytes = |flow: usize| scenario.setup.flows[flow].bytes;
         let mut of: Vec<f64> = outcome
@@ -231,7 +233,7 @@ fn figures(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
             .map(fabric::sim::Finished::slowdown)
             .collect();
         of.sort_by(f64::total_cmp);
-        quantile(&of, share)
+        of_flows(quantile(&of, share))
     };
     vec![
         number(of_steady(|steady| steady.utilisation_gbps), 2),
@@ -240,8 +242,8 @@ fn figures(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
         number(median(outcome), 0),
         number(of_steady(|steady| steady.queue[2]), 0),
         outcome.queue_max.to_string(),
-        number(times.iter().sum::<f64>() / times.len() as f64, 1),
-        number(outcome.time.as_nanos() as f64 / 1e3, 1),
+        number(of_flows(times.iter().sum::<f64>() / times.len() as f64), 1),
+        number(of_flows(outcome.time.as_nanos() as f64 / 1e3), 1),
         number(slowdown(0, u64::MAX, 0.5), 3),
         number(slowdown(0, u64::MAX, 0.99), 3),
         number(slowdown(0, 30_000, 0.99), 3),

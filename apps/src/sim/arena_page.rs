@@ -59,11 +59,15 @@ fn summary(cells: &[Cell], colours: &mut Colours) -> String {
         let complete = ratios.iter().filter(|(_, ratios)| ratios.iter().all(Option::is_some));
         let worst_of = |ratios: &[Option<f64>]| ratios.iter().flatten().copied().fold(0.0, f64::max);
         let worsts: Vec<(&str, f64)> = complete.map(|(name, ratios)| (*name, worst_of(ratios))).collect();
-        if let Some((name, worst)) = worsts.iter().min_by(|a, b| a.1.total_cmp(&b.1)) {
+        let least = worsts.iter().map(|worst| worst.1).fold(f64::INFINITY, f64::min);
+        if least.is_finite() {
+            let names: Vec<&str> =
+                worsts.iter().filter(|worst| worst.1 == least).map(|worst| worst.0).collect();
             let _ = write!(
                 text,
-                "<p>{} is never more than {worst:.2} times the best; no other algorithm stays so close in every scenario.</p>",
-                escape(name)
+                "<p>Closest to the best in every scenario: {}, at most {:.2} times as slow.</p>",
+                escape(&names.join(", ")),
+                (least * 100.0).ceil() / 100.0
             );
         }
         let columns: Vec<_> = [("algorithm", ""), ("at worst", "times")]
@@ -72,7 +76,9 @@ fn summary(cells: &[Cell], colours: &mut Colours) -> String {
             .collect();
         let rows = ratios.iter().map(|(name, ratios)| {
             let ratio = |ratio: &Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-            let first = [key(colours.of(name)) + &escape(name), format!("{:.2}", worst_of(ratios))];
+            let is_complete = ratios.iter().all(Option::is_some);
+            let worst = if is_complete { format!("{:.2}", worst_of(ratios)) } else { String::new() };
+            let first = [key(colours.of(name)) + &escape(name), worst];
             ("", first.into_iter().chain(ratios.iter().map(ratio)).collect())
         });
         text += &table(&columns, rows);
@@ -300,7 +306,10 @@ mod tests {
             page.contains("The last flow ends earliest with swift, auto (2 µs), latest with hpcc (3 µs).")
         );
         assert!(page.contains("Shares are most equal with swift (10), least with hpcc (5)."), "{page}");
-        assert!(page.contains("<p>auto is never more than 1.20 times the best;"), "{page}");
+        assert!(
+            page.contains("<p>Closest to the best in every scenario: auto, at most 1.20 times as slow."),
+            "{page}"
+        );
         assert!(page.contains("data-n=\"at worst, times\">2.00<"), "{page}");
     }
 

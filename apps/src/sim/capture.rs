@@ -11,6 +11,9 @@ use verbs::observe::{Direction, Record};
 /// The size at which collected blocks are written to a file, bytes.
 const CHUNK: usize = 256 << 10;
 
+/// Bytes of the statistics of a port, the last block of each.
+const STATISTICS: u64 = 76;
+
 /// The most bytes that a packet's block has beside the packet.
 const BLOCK: u64 = 64;
 
@@ -44,6 +47,8 @@ pub(super) struct Limits {
 
 struct CaptureFile {
     path: PathBuf,
+    /// The same without links, `.` and `..`.
+    canonical: Option<PathBuf>,
     sink: Sink,
     /// Blocks that are not in the file yet.
     blocks: Vec<u8>,
@@ -77,17 +82,20 @@ impl Captures {
     pub(super) fn begin(captured: &[PortCapture], limits: Limits) -> Result<Self, Failure> {
         let mut captures = Self { files: Vec::new(), ports: Vec::new(), limits, failure: None };
         for PortCapture { port, file } in captured {
-            let place = match captures.files.iter().position(|other| other.path == *file) {
+            let canonical = file.canonicalize().ok();
+            let is_same = |other: &CaptureFile| canonical.is_some() && other.canonical == canonical;
+            let place = match captures.files.iter().position(is_same) {
                 Some(place) => place,
                 None => captures.add_file(file.clone())?,
             };
             let interface = captures.ports.iter().filter(|other| other.file == place).count() as u32;
             writer::interface(&mut captures.files[place].blocks, port, limits.snaplen);
+            captures.files[place].size += STATISTICS;
             captures.ports.push(CapturedPort { file: place, interface, statistics: Statistics::default() });
         }
         for file in &mut captures.files {
             file.sink.begin()?;
-            file.size = file.blocks.len() as u64;
+            file.size += file.blocks.len() as u64;
             file.sink.write(&mut file.blocks)?;
         }
         Ok(captures)
@@ -97,7 +105,8 @@ impl Captures {
         let sink = Sink::open(Some(&path))?;
         let mut blocks = Vec::new();
         writer::section(&mut blocks, concat!("ferroce ", env!("FERROCE_VERSION")));
-        self.files.push(CaptureFile { path, sink, blocks, size: 0, written: 0, excluded: 0 });
+        let canonical = path.canonicalize().ok();
+        self.files.push(CaptureFile { path, canonical, sink, blocks, size: 0, written: 0, excluded: 0 });
         Ok(self.files.len() - 1)
     }
 

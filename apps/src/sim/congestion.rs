@@ -100,19 +100,19 @@ pub(super) fn congestion(
     algorithms: &[&'static Registration],
 ) -> Result<Congestion, String> {
     let mut pairs = split_congestion(text)?;
-    for (key, value) in vary {
-        if key == "cc" {
-            let name = if value == WINDOWED_DCQCN { "dcqcn" } else { value };
-            name.clone_into(&mut pairs[0].1);
-            match value.as_str() {
-                "dcqcn" => pairs.retain(|(key, _)| key != "base_rtt"),
-                "auto" => pairs.truncate(1),
-                _ => {}
-            }
-        } else {
-            pairs.retain(|(name, _)| name != key);
-            pairs.push((key.clone(), value.clone()));
+    // The algorithm first: it discards settings of the scenario, and none of `vary`.
+    for (_, value) in vary.iter().filter(|(key, _)| key == "cc") {
+        let name = if value == WINDOWED_DCQCN { "dcqcn" } else { value };
+        name.clone_into(&mut pairs[0].1);
+        match value.as_str() {
+            "dcqcn" => pairs.retain(|(key, _)| key != "base_rtt"),
+            "auto" => pairs.truncate(1),
+            _ => {}
         }
+    }
+    for (key, value) in vary.iter().filter(|(key, _)| key != "cc") {
+        pairs.retain(|(name, _)| name != key);
+        pairs.push((key.clone(), value.clone()));
     }
     let name = pairs[0].1.as_str();
     let registered = algorithms.iter().find(|algorithm| algorithm.name == name);

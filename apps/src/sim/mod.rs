@@ -108,8 +108,8 @@ pub(crate) struct Args {
     /// Run seeds A to B-1 on all cores; at most 100000 runs, including --vary
     #[arg(long, value_name = "A..B", value_parser = crate::soak::range)]
     sweep: Option<std::ops::Range<u64>>,
-    /// Run once for each of these values of a key of `congestion`; may be repeated. cc=auto measures what the scenario configures, cc=dcqcn
-    /// has no window, and cc=dcqcn_vwin one of base_rtt
+    /// Run once for each of these values of a key of `congestion`; may be repeated. cc=auto takes no setting from the scenario, and
+    /// cc=dcqcn no base_rtt, so it has no window; cc=dcqcn_vwin has one
     #[arg(long, value_name = "KEY=V1,V2")]
     vary: Vec<String>,
     /// Run every algorithm in every scenario of the arena, with model hosts and with endpoints; write arena.html and arena.json
@@ -240,6 +240,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Runs a scenario once, and writes and prints its results.
 fn run_once(args: &Args, name: &str, scenario: &Scenario) -> Result<(), Failure> {
+    scenario.setup.check().map_err(|error| Failure::usage(error.to_string()))?;
     let folder = args.out.as_deref().map(output::Folder::open).transpose()?;
     let captures = Captures::begin(&args.pcap, Limits { snaplen: args.snaplen, file: args.pcap_limit })?;
     let (begin, before) = (Instant::now(), cpu(args.threads));

@@ -54,7 +54,10 @@ macro_rules! fields {
             #[must_use]
             #[inline]
             pub fn $field(&self) -> $type {
-                const { assert!($offset as usize + size_of::<$type>() <= size_of::<Self>()) };
+                const {
+                    assert!($offset as usize + size_of::<$type>() <= size_of::<Self>());
+                    assert!(($offset as usize).is_multiple_of(align_of::<$type>()));
+                };
                 // SAFETY: the field lies in `self` and is aligned, and any bytes are a value of its type.
                 unsafe { (&raw const *self).byte_add($offset as usize).cast::<$type>().read() }
             })*
@@ -84,7 +87,7 @@ impl rte_mbuf {
     #[inline]
     pub fn set_len(&mut self, len: u16) {
         let mbuf = &raw mut *self;
-        // SAFETY: both fields lie in `self` and are aligned, and may have any value.
+        // SAFETY: both fields lie in `self` and are aligned, as `data_len` and `pkt_len` assert, and may have any value.
         unsafe {
             mbuf.byte_add(FERROCE_MBUF_DATA_LEN as usize).cast::<u16>().write(len);
             mbuf.byte_add(FERROCE_MBUF_PKT_LEN as usize).cast::<u32>().write(len.into());

@@ -12,7 +12,6 @@ const MIN_INTERVAL: Duration = Duration::from_micros(1);
 
 /// Unanswered probes after which the peer most likely answers none: more than are in flight on the longest path. Further probes are at
 /// least 100 ms apart.
-/// least 100 ms apart.
 const SLOW_AFTER_UNANSWERED: u64 = 256;
 const SLOW_INTERVAL: Duration = Duration::from_millis(100);
 

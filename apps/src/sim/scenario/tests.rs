@@ -38,6 +38,24 @@ fn a_scenario_sets_hosts_flows_and_algorithm() {
     assert!(read("x", &TEXT.replace("hosts = 3", ""), None, 1, &[]).is_err());
 }
 
+/// The algorithm discards settings of the scenario, and none of `vary`, in whichever order the keys are.
+#[test]
+fn varied_algorithms_take_what_is_varied_with_them() {
+    let text = TEXT.replace("compat = 'hpcc-ns3'", "");
+    let base_rtt = |vary: &[(&str, &str)]| {
+        let vary: Vec<_> = vary.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
+        match read("x", &text, None, 1, &vary).unwrap().setup.congestion.algorithm {
+            AlgorithmConfig::Dcqcn(config) => config.base_rtt,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(base_rtt(&[("cc", "dcqcn")]), None);
+    assert_eq!(base_rtt(&[("cc", "dcqcn_vwin")]), Some(Duration::from_nanos(4160)));
+    let eight = Some(Duration::from_micros(8));
+    assert_eq!(base_rtt(&[("cc", "dcqcn"), ("base_rtt", "8us")]), eight);
+    assert_eq!(base_rtt(&[("base_rtt", "8us"), ("cc", "dcqcn")]), eight);
+}
+
 #[test]
 fn an_algorithm_of_marks_is_warned_of_if_no_switch_marks() {
     let text = TEXT.replace("compat = 'hpcc-ns3'", "").replace("hpcc,", "dcqcn,");

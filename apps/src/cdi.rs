@@ -1,5 +1,5 @@
-//! `ferroce cdi`: a specification of the Container Device Interface, with which container engines give an unmodified image Ferroce's
-//! libraries and a port.
+//! `ferroce cdi`: writes a specification for the Container Device Interface (CDI), with which container engines add Ferroce's libraries and
+//! a port to an unmodified image.
 
 use crate::completion;
 use crate::failure::Failure;
@@ -15,22 +15,21 @@ use verbs::port::Address;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
-  Two devices, the ends of a memif; the first container is the server:
+  Two devices, one for each end of a memif; ADDRESS is that of the first container:
     ferroce cdi --port a=memif:/run/ferroce/x.sock,server --ip 10.0.0.1 --port b=memif:/run/ferroce/x.sock,client --ip 10.0.0.2 \
 -o /etc/cdi/ferroce.json
     podman run --device ferroce.dev/rnic=a IMAGE ib_write_bw -F
     podman run --device ferroce.dev/rnic=b IMAGE ib_write_bw -F ADDRESS
-  A device on the container's own eth0, which needs no address:
+  A device on the container's own eth0, which needs no --ip:
     ferroce cdi --port eth0 -o /etc/cdi/ferroce.json
 
-A container mounts the libraries in /opt/ferroce/lib, and the tool as /opt/ferroce/bin/ferroce. An image without DPDK needs those of the \
-tarball.")]
+The engine mounts the libraries at /opt/ferroce/lib in the container, and the tool at /opt/ferroce/bin/ferroce. If the image has no DPDK, \
+run `ferroce cdi` from the tarball, whose libraries contain it.")]
 pub struct Args {
-    /// Port of a device, and before it the device's name, if it is not the port's: eth0, a=memif:/run/ferroce/x.sock,server. May be
-    /// repeated
+    /// Port of a device, with an optional name of the device before it: eth0, a=memif:/run/ferroce/x.sock,server. May be repeated
     #[arg(short = 'd', long = "port", value_name = "[NAME=]PORT", default_value = "lo", add = completion::port())]
     ports: Vec<String>,
-    /// Addresses of a port that the kernel gives none, in the order of the ports: 10.0.0.1/24,fd00::1/64
+    /// Addresses of a port that has none from the kernel: 10.0.0.1/24,fd00::1/64. May be repeated; the first --ip is for the first --port
     #[arg(long = "ip", value_name = "ADDRESS")]
     addresses: Vec<String>,
     /// Write the specification to this file, such as /etc/cdi/ferroce.json
@@ -40,9 +39,9 @@ pub struct Args {
 
 /// The kind of the devices.
 const KIND: &str = "ferroce.dev/rnic";
-/// The version of the format, which podman 4.3 and newer, containerd 1.7 and CRI-O read.
+/// The version of the CDI format. podman 4.3 and newer, containerd 1.7 and CRI-O read it.
 const VERSION: &str = "0.5.0";
-/// The folder of the installation in a container.
+/// The folder in a container at which the libraries and the tool are mounted.
 const FOLDER: &str = "/opt/ferroce";
 
 /// A device of the specification.
@@ -75,14 +74,14 @@ pub fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 fn devices(ports: &[String], addresses: &[String]) -> Result<Vec<CdiDevice>, Failure> {
     if addresses.len() > ports.len() {
-        let why = format!("{} --ip for {} --port; give each port one at most", addresses.len(), ports.len());
+        let why = format!("{} --ip for {} --port: too many; use one per port", addresses.len(), ports.len());
         return Err(Failure::usage(why));
     }
     let mut devices: Vec<CdiDevice> = Vec::new();
     for (i, text) in ports.iter().enumerate() {
         let device = device(text, addresses.get(i))?;
         if devices.iter().any(|other| other.name == device.name) {
-            let why = format!("--port {text}: the device {} is there twice; name it: NAME=PORT", device.name);
+            let why = format!("--port {text}: name {} occurs twice; choose another: NAME=PORT", device.name);
             return Err(Failure::usage(why));
         }
         devices.push(device);
@@ -92,13 +91,13 @@ fn devices(ports: &[String], addresses: &[String]) -> Result<Vec<CdiDevice>, Fai
 
 fn device(text: &str, addresses: Option<&String>) -> Result<CdiDevice, Failure> {
     let (name, port) = match text.split_once('=') {
-        // Other ports have `=` in an option, after a colon or a comma.
+        // In a port, `=` occurs only in options, after a colon or a comma.
         Some((name, port)) if !name.contains([':', ',']) => (name.to_owned(), port),
         _ => (text.replace(|c: char| !is_of_a_name(c), "-"), text),
     };
     let ends = [name.chars().next(), name.chars().last()];
     if !name.chars().all(is_of_a_name) || !ends.iter().all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric())) {
-        let why = "a device's name has letters, digits, `_`, `-`, `.` and `:`, and begins and ends with a letter or digit";
+        let why = "not a device's name; use letters, digits, `_`, `-`, `.` and `:`, so that it begins and ends with a letter or digit";
         return Err(Failure::usage(format!("--port {text}: {why}")));
     }
     let port = port.parse::<PortSpec>().map_err(|wrong| Failure::usage(wrong.to_string()))?;
@@ -109,14 +108,14 @@ fn device(text: &str, addresses: Option<&String>) -> Result<CdiDevice, Failure> 
     if let Some(folder) = socket_folder(&device).filter(|folder| is_shared(folder)) {
         let folder = folder.display();
         let why = format!(
-            "the container would get all of {folder}; put the socket into a folder of its own: /run/ferroce/x.sock"
+            "the container would mount all of {folder}; put the socket into a folder of its own: /run/ferroce/x.sock"
         );
         return Err(Failure::usage(format!("--port {text}: {why}")));
     }
     Ok(device)
 }
 
-/// Returns whether a folder also has files of others: a folder of the root, or one of those in which programs create files.
+/// Returns whether a folder also contains files of other programs: it is `/`, directly below `/`, or one of a list.
 fn is_shared(folder: &Path) -> bool {
     let shared = ["/dev/shm", "/var/run", "/var/tmp", "/var/lib", "/run/user", "/run/lock"];
     folder.components().count() <= 2 || shared.iter().any(|path| folder == Path::new(path))
@@ -126,7 +125,7 @@ fn is_of_a_name(c: char) -> bool {
     c.is_ascii_alphanumeric() || "_-.:".contains(c)
 }
 
-/// Returns the folder of the port's socket, which the containers of both ends mount.
+/// Returns the folder of the port's socket, which is mounted in the containers at both ends.
 fn socket_folder(device: &CdiDevice) -> Option<&Path> {
     match &device.port {
         PortSpec::Memif { socket, .. } | PortSpec::Virtio { socket, .. } => Path::new(socket).parent(),
@@ -134,7 +133,7 @@ fn socket_folder(device: &CdiDevice) -> Option<&Path> {
     }
 }
 
-/// Returns the specification: each container has the libraries of the folder `lib` and the tool `program`.
+/// Returns the specification. Each container gets the libraries in `lib`, the tool `program`, and one of `devices`.
 fn specification(lib: &Path, program: &Path, devices: &[CdiDevice]) -> Value {
     let mut listed = Vec::new();
     for device in devices {

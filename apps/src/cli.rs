@@ -125,7 +125,7 @@ pub enum Command {
     Run(run::Args),
     /// Print the variables that make unmodified RDMA programs use Ferroce
     Env(run::environment::Args),
-    /// Print a CDI specification, with which container engines give an image Ferroce's libraries and a port
+    /// Print a CDI specification, with which container engines add Ferroce's libraries and a port to an image
     Cdi(cdi::Args),
     /// Show devices, ports, GIDs, limits and counters
     #[command(after_help = INFO)]

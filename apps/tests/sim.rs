@@ -275,7 +275,7 @@ fn the_frames_of_ports_are_captured_and_decoded() {
     let times: Vec<_> = packets.iter().filter_map(|packet| packet["time_ns"].as_u64()).collect();
     // Flows begin within 100 ns, and the last one ends after 781 µs.
     assert!(times.is_sorted() && times[0] <= 100 && (700_000..800_000).contains(times.last().unwrap()));
-    // Data with the telemetry of the switch that sends them, and before it.
+    // Data has no telemetry record before the switch, and one after it.
     let hops = |packet: &serde_json::Value| packet["records"].as_array().map(Vec::len);
     for count in [0, 1] {
         assert!(packets.iter().any(|packet| packet["payload"] == 1024 && hops(packet) == Some(count)));

@@ -1,5 +1,5 @@
-//! Generates bindings of the installed DPDK, and compiles the shim for its inline functions. `FERROCE_DPDK=static` links its archives instead
-//! of its shared libraries.
+//! Generates bindings to the installed DPDK, and compiles the shim for its inline functions. `FERROCE_DPDK=static` links its static
+//! libraries instead of the shared ones.
 
 mod releases;
 
@@ -58,8 +58,8 @@ const TYPES: &[&str] =
 const VARIABLES: &[&str] =
     &["ferroce_.*", "FERROCE_.*", "RTE_PKTMBUF_HEADROOM", "RTE_MAX_LCORE", "RING_F_.*", "RTE_LOG_.*"];
 
-/// Structures with packed bit-fields, whose layout bindgen cannot express, and whose fields are not used; and `rte_mbuf`, whose fields have
-/// other paths in other releases: `src/lib.rs` has their accessors.
+/// Structures with packed bit-fields, whose layout bindgen cannot express and whose fields Ferroce does not use; and `rte_mbuf`, some of
+/// whose fields are nested differently in different releases. `src/lib.rs` defines accessors for these.
 const OPAQUE: [&str; 5] =
     ["rte_arp_hdr", "rte_arp_ipv4", "rte_l2tpv2_combined_msg_hdr", "rte_gtp_psc_generic_hdr", "rte_mbuf"];
 
@@ -116,13 +116,13 @@ fn is_static() -> bool {
         Ok("static") => true,
         Ok("shared" | "") | Err(_) => false,
         Ok(other) => {
-            fail(&format!("FERROCE_DPDK {other}: not a way to link; set it to `static` or `shared`"))
+            fail(&format!("FERROCE_DPDK {other}: unknown kind of linking; set it to `static` or `shared`"))
         }
     }
 }
 
-/// Links what pkg-config lists for static linking: all of DPDK's archives, whole because their constructors register the drivers, and the
-/// archives that the drivers need.
+/// Links the static libraries that pkg-config lists: all of DPDK's, as a whole, because constructors in them register the drivers, and
+/// those that the drivers need.
 fn link_archives(dpdk: &pkg_config::Library) {
     /// Parts of the C library, which remains shared.
     const C: [&str; 5] = ["c", "dl", "m", "pthread", "rt"];
@@ -131,7 +131,7 @@ fn link_archives(dpdk: &pkg_config::Library) {
     for library in &dpdk.libs {
         let archive = library.strip_prefix(":lib").and_then(|name| name.strip_suffix(".a"));
         let name = archive.unwrap_or(library);
-        // DPDK's shared libraries, which pkg-config lists too.
+        // Skips the C library, duplicates, and DPDK's shared libraries, which pkg-config also lists.
         if C.contains(&name) || archive.is_none() && name.starts_with("rte_") || !linked.insert(name) {
             continue;
         }
@@ -145,13 +145,13 @@ fn link_archives(dpdk: &pkg_config::Library) {
     }
     if linked.is_empty() {
         fail(
-            "FERROCE_DPDK static: pkg-config lists no archive of DPDK; build one with `meson setup -Ddefault_library=static`",
+            "FERROCE_DPDK static: pkg-config lists no static library of DPDK; build DPDK with `meson setup build -Ddefault_library=static`",
         );
     }
     println!("cargo:rustc-env=DPDK_LINKED_DRIVERS={}", drivers.join(","));
 }
 
-/// Passes to `src/lib.rs` what it exports of the release.
+/// Sets the environment variables from which `src/lib.rs` takes the release's constants.
 fn export(release: &Release, libdir: &str) {
     let Release { name, abi, threads: [interrupts, vhost], .. } = release;
     println!("cargo:rustc-env=DPDK_RELEASE={name}");
@@ -166,14 +166,14 @@ fn probe() -> (pkg_config::Library, &'static Release) {
     let found = search.cargo_metadata(false).env_metadata(true).statik(is_static()).probe("libdpdk");
     let dpdk = found.unwrap_or_else(|e| {
         fail(&format!(
-            "pkg-config finds no `libdpdk`; DPDK with headers is needed: {}\n\
+            "pkg-config finds no `libdpdk`; a supported DPDK with its headers is needed: {}\n\
              remedy: apt-get install libdpdk-dev libclang-dev pkg-config\n{e}",
             releases::supported()
         ))
     });
     let release = releases::find(&dpdk.version).unwrap_or_else(|e| {
         fail(&format!(
-            "{e}\nremedy: install libdpdk-dev of such a release, or point PKG_CONFIG_PATH at its installation"
+            "{e}\nremedy: install libdpdk-dev of a supported release, or set PKG_CONFIG_PATH to the folder of its libdpdk.pc"
         ))
     });
     (dpdk, release)

@@ -1,18 +1,18 @@
-//! The supported releases of DPDK, and what differs between them beyond their headers. The build script selects one. This file is also a
-//! test program.
+//! The supported releases of DPDK, and their differences outside the headers. The build script selects one. Cargo also runs this file as a
+//! test (`[[test]]` in `Cargo.toml`).
 
 /// A long-term release of DPDK.
 #[derive(Debug)]
 pub struct Release {
-    /// The version without the number of the update.
+    /// The version without the update number, such as `22.11`.
     pub name: &'static str,
-    /// The major number of the ABI, which is part of the names of libraries, of Debian's packages and of the directory of drivers.
+    /// The major ABI version, which is part of the names of libraries, of Debian's packages and of the driver directory.
     pub abi: &'static str,
     /// The distribution that packages it.
     pub system: &'static str,
-    /// Libraries that contain functions which earlier releases have in the EAL.
+    /// Additional libraries to link. Earlier releases have their functions in the EAL.
     pub libraries: &'static [&'static str],
-    /// The kernel names of the threads of the EAL's interrupts and of vhost's events.
+    /// The names under which the kernel lists the EAL's interrupt thread and vhost's event thread.
     pub threads: [&'static str; 2],
 }
 
@@ -56,7 +56,7 @@ pub fn find(version: &str) -> Result<&'static Release, String> {
         .ok_or_else(|| format!("DPDK {version} is not supported; only {} are", supported()))
 }
 
-/// Returns the supported releases as a list in words.
+/// Returns the supported releases as text: `A, B and C`.
 pub fn supported() -> String {
     let names: Vec<_> =
         RELEASES.iter().map(|release| format!("{} ({})", release.name, release.system)).collect();
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn documents_name_the_supported_releases() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        // The published crate is without them.
+        // The published crate does not contain these documents.
         if !folder.join("ARCHITECTURE.md").exists() {
             return;
         }

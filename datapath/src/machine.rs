@@ -193,7 +193,7 @@ mod library {
         }
     }
 
-    /// Checks the drivers that this build contains, `linked`, or else those that DPDK will load from `directory`.
+    /// Checks the drivers that are linked into this build, `linked`, or otherwise those that DPDK will load from `directory`.
     pub(super) fn drivers(linked: Option<&str>, directory: &Path) -> Check {
         match linked {
             Some(linked) => {

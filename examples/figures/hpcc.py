@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Figures 11 and 14 of the HPCC paper (SIGCOMM 2019), from `ferroce sim` and pandas.
+"""Draws figures 11 and 14 of the HPCC paper (SIGCOMM 2019) from results of `ferroce sim`.
 
-Figure 11: slowdown of flows of different sizes in a fat tree of 320 hosts, whose links Hadoop's traffic loads to 50 %.
+Figure 11: slowdown by flow size in a fat tree of 320 hosts, with Hadoop's traffic at a load of 50 %.
 Figure 14: fairness and queue of 16 flows to one host, for four values of W_ai.
 
-Runs the scenarios whose results are not in the folder yet, reads their tables, and draws each figure beside the figures that the simulator
-of HPCC's authors has for the same flows. Prints the largest difference between the two.
+Runs the scenarios whose results are not in the folder yet, reads their tables with pandas, and draws each figure together with the results
+of the HPCC authors' simulator for the same flows. Prints the largest differences between the two simulators.
 
     python3 examples/figures/hpcc.py --out results
 """
@@ -42,7 +42,7 @@ STEADY_US = 100
 
 
 def results(args, scenario, table, flows=None):
-    """Returns a table of a scenario's results, after running it if they are not there."""
+    """Returns a table of a scenario's results. Runs the scenario first if it has none."""
     folder = args.out / scenario
     if not (folder / "summary.json").is_file() or (folder / "summary.json").stat().st_size == 0:
         command = [args.ferroce, "sim", SCENARIOS / f"{scenario}.toml", "--out", folder]
@@ -71,7 +71,7 @@ def figure_11(args):
         axes.plot(places, reference.p95, "x", color=colour, label=f"{name}, the authors'")
         difference = max(difference, abs(ours / reference.p95.to_numpy() - 1).max())
     axes.set_xticks(places, [f"{size:,.0f}" for size in edges[1:]], rotation=60)
-    axes.set(xlabel="flows of fewer bytes", ylabel="slowdown, 95th percentile", ylim=0)
+    axes.set(xlabel="flows below this size, bytes", ylabel="slowdown, 95th percentile", ylim=0)
     axes.set_title("Figure 11: 320 hosts, FB_Hadoop at 50 %")
     axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     fig.savefig(args.out / "figure-11.png", dpi=150, bbox_inches="tight")
@@ -93,7 +93,7 @@ def jain(rates):
 
 
 def figure_14(args):
-    """Draws fairness and queue for each W_ai. Returns the largest differences from the authors': of Jain's index, and of kB."""
+    """Draws fairness and queue for each W_ai. Returns the largest differences from the authors' Jain's index and queue, kB."""
     theirs = pd.read_csv(AUTHORS / "f14.csv")
     theirs = theirs[(theirs.max_stage == 5) & (theirs.window_from_us == STEADY_US)].set_index("w_ai_bytes")
     rows = {}
@@ -121,8 +121,8 @@ def figure_14(args):
 def main():
     """Draws both figures."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="folder of the results and of the figures")
-    parser.add_argument("--ferroce", default="ferroce", help="the program")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the results and the figures")
+    parser.add_argument("--ferroce", default="ferroce", help="path of the program ferroce")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     print(f"figure 11: slowdowns within {figure_11(args):.1%} of the authors'")

@@ -1,4 +1,4 @@
-//! The frames at captured ports.
+//! Captured ports report their frames to the observer.
 
 use cc::{AlgorithmConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{Flow, Hosts, Observer, PortFrame, Setup, SetupError, Topology, run, run_on};
@@ -26,7 +26,7 @@ fn setup(captured: Vec<[usize; 2]>) -> Setup {
     Setup { captured, ..Setup::new(Topology::star(2, LINE, DELAY), vec![flow], congestion) }
 }
 
-/// Collects frames: port, whether it sent the frame, time, bytes. Breaks at the frame of this number.
+/// Collects frames: port, whether it sent the frame, time, bytes. Ends the run when it has `most` frames.
 #[derive(Default, Debug, PartialEq, Eq)]
 struct Frames {
     all: Vec<(usize, bool, Duration, Vec<u8>)>,

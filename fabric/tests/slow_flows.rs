@@ -93,8 +93,9 @@ fn a_thousand_flows_have_no_standing_queue() {
     );
 }
 
-/// 256 flows have windows of a fifth of a packet, and each probes the path by itself. With a probe in each base round trip, 2.5 probes left for
-/// each packet, beyond the flows' shares of the link: the flows of `hpcc-fair` took 2.4 times the ideal.
+/// Each of 256 flows has a window of a fifth of a packet, and probes the path by itself. With a probe in each base round trip, the flows
+/// sent 2.5 probes per packet. Together with the data, these exceeded the link's rate, and the flows of `hpcc-fair` took 2.4 times the
+/// ideal time.
 #[test]
 fn probes_of_slow_flows_leave_the_link_to_their_data() {
     let (fair, receiver) = (AlgorithmConfig::HpccFair(config(1)), AlgorithmConfig::HpccReceiver(config(100)));

@@ -3,8 +3,8 @@
  * has one copy of all state. `scripts/build` appends a line for each name in librdmacm.map. A jump keeps every argument, also of variadic functions,
  * and leaves no stack frame (pthread_cancel(3)).
  *
- * libibverbs.so.1 has functions with a second version, which jump to the first one. The linker would give two versions of one symbol to an
- * alias only in the file that defines it.
+ * Some functions of libibverbs.so.1 have a second symbol version, which jumps to the first. An alias would do only in the object file that
+ * defines the function, because the linker assigns two versions to one symbol only there.
  */
 	.section .note.GNU-stack, "", %progbits
 	.text
@@ -21,7 +21,7 @@
 #elif defined(__riscv)
 	tail	\target@plt
 #else
-#error jumps.S has no jump for this processor: add its instruction for a tail call by the PLT
+#error jumps.S has no jump for this processor: add its instruction for a tail call through the PLT
 #endif
 	.size	\name, . - \name
 	.endm

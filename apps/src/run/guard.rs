@@ -16,7 +16,7 @@ pub fn run() -> Result<ExitCode, Failure> {
     engine::guard().map(|()| ExitCode::SUCCESS).map_err(failed)
 }
 
-/// The variable in which the library finds the executable.
+/// The environment variable from which the library reads the path of this executable.
 pub const VARIABLE: &str = guard::PROGRAM;
 
 /// Returns the variable in which the library finds this executable.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 const LIBRARY: &str = "libibverbs.so.1";
 const MANAGER: &str = "librdmacm.so.1";
 
-/// A library that no other package has.
+/// A library that only Ferroce installs. It identifies the `lib` of a tarball.
 const OWN: &str = "libferroce.a";
 
 /// Returns the folder in `FERROCE_LIB`, or else `dropin` in the folder of this program, or else the installed folder: `ferroce` in `lib`,
@@ -35,14 +35,14 @@ pub fn folder() -> Result<PathBuf, Failure> {
     })
 }
 
-/// Returns the folders in which packages and the tarball have the libraries: `lib`, or folders below it.
+/// Returns the folders that may contain installed libraries: folders below `lib` for packages, `lib` itself for a tarball.
 fn installed(lib: &Path) -> Vec<PathBuf> {
     // The name of dpkg-architecture: `x86_64-linux-gnu`.
     let architecture = format!("{}-linux-gnu", std::env::consts::ARCH);
     // The path is printed and stays in the program's environment, so it should not contain `..`.
     let lib = lib.canonicalize().unwrap_or_else(|_| lib.to_owned());
     let mut folders = vec![lib.join(architecture).join("ferroce"), lib.join("ferroce")];
-    // Some systems have their own libibverbs in `/usr/lib`.
+    // `/usr/lib` may contain the system's own libibverbs.
     if lib.join(OWN).is_file() {
         folders.push(lib);
     }

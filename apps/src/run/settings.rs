@@ -46,11 +46,11 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Returns the settings for hosts that `--namespaces` creates, which have their own port and addresses. Variables that name others, such
-    /// as those of a shell that `ferroce env` prepared, do not apply to these hosts.
+    /// Returns the settings for hosts that `--namespaces` creates, which have their own ports and addresses. Environment variables that
+    /// select others, such as those that `ferroce env` sets in a shell, are ignored.
     ///
     /// # Errors
-    /// Returns a usage failure that names a flag for a port or an address.
+    /// Returns a usage failure if a flag selects a port, an address or a VLAN.
     pub fn for_namespaces(&self) -> Result<Self, Failure> {
         let vlan = self.vlan.map(|vlan| vlan.to_string());
         for (flag, variable, value) in [

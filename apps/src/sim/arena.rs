@@ -34,7 +34,7 @@ pub struct Column {
     pub better: Better,
 }
 
-/// Which of two figures is the better one.
+/// Whether a larger or a smaller figure is better.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Better {
     More,
@@ -55,16 +55,16 @@ const fn column(
 }
 
 pub const COLUMNS: [Column; 14] = [
-    column("carried", "Gb/s", "what the bottleneck carries in the steady state", RATE, Better::More),
-    column("least", "Gb/s", "the least in any 10 µs until the first flow ends", RATE, Better::More),
-    column("Jain", "of 1", "Jain's index of what was acknowledged in the steady state", "1", Better::More),
-    column("queue p50", "B", "at the bottleneck in the steady state", "0", Better::Less),
-    column("queue p99", "B", "the same", "0", Better::Less),
-    column("peak", "B", "the longest queue of any port", "0", Better::Less),
+    column("carried", "Gb/s", "rate of the bottleneck in the steady state", RATE, Better::More),
+    column("least", "Gb/s", "lowest rate in any 10 µs before the first flow ends", RATE, Better::More),
+    column("Jain", "of 1", "Jain's index of acknowledged bytes in the steady state", "1", Better::More),
+    column("queue p50", "B", "at the bottleneck in the steady state, median", "0", Better::Less),
+    column("queue p99", "B", "the same, 99th percentile", "0", Better::Less),
+    column("peak", "B", "longest queue of any port", "0", Better::Less),
     column("mean", "µs", "mean completion time", "", Better::Less),
-    column("all", "µs", "time until the last flow ended", "", Better::Less),
-    column("slowdown p50", "times", "times longer than alone", "1", Better::Less),
-    column("slowdown p99", "times", "the same", "1", Better::Less),
+    column("all", "µs", "time until the last flow ends", "", Better::Less),
+    column("slowdown p50", "times", "time relative to that of the flow alone, median", "1", Better::Less),
+    column("slowdown p99", "times", "the same, 99th percentile", "1", Better::Less),
     column("short p99", "times", "slowdown of flows below 30 kB", "1", Better::Less),
     column("middle p99", "times", "slowdown of 300 kB to 1 MB", "1", Better::Less),
     column("long p99", "times", "slowdown from 1 MB", "1", Better::Less),
@@ -98,7 +98,8 @@ struct Job {
     seed: u64,
 }
 
-/// Returns the values of `cc`: Ferroce's algorithms except a fixed window, DCQCN with a window, then the registered ones.
+/// Returns the values of `cc` that the arena compares: Ferroce's algorithms except the fixed window, DCQCN with a window, and the
+/// registered algorithms.
 fn names(registered: &[&'static Registration]) -> Vec<&'static str> {
     let own = CcName::all().filter(|name| !matches!(name, CcName::Fixed)).map(CcName::as_str);
     own.chain([WINDOWED_DCQCN]).chain(registered.iter().map(|algorithm| algorithm.name)).collect()
@@ -222,7 +223,7 @@ fn figures(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     let steady = figures::steady(scenario, outcome);
     let of_steady = |of: fn(&fabric::sim::Steady) -> f64| steady.as_ref().map_or(f64::NAN, of);
     let times: Vec<f64> = outcome.finished.iter().map(|flow| flow.time.as_nanos() as f64 / 1e3).collect();
-    // An algorithm that starves flows until the end of the run has no figures of those that ended.
+    // If some flows starve until the end of the run, figures of the other flows alone would flatter the algorithm.
     let of_flows = |value: f64| if times.len() == scenario.setup.flows.len() { value } else { f64::NAN };
     let slowdown = |low: u64, high: u64, share: f64| {
         let bytes = |flow: usize| scenario.setup.flows[flow].bytes;

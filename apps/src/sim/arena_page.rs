@@ -8,9 +8,9 @@ use std::fmt::Write;
 /// Returns the page. `cells` are grouped by scenario, hosts and algorithm.
 pub fn page(cells: &[Cell]) -> String {
     let mut page = begin("Arena of congestion control").replace("<h1>", "<body class=wide><h1>");
-    page += "<p class=lead>Every algorithm in every scenario, as a model of hosts and as the product's endpoints. A figure of \
-         several seeds is their mean. An algorithm has one colour everywhere. The best figure of a column among the same hosts is \
-         bold.</p><table class=words><tr><th>column<th>unit<th>what it is";
+    page += "<p class=lead>Every algorithm in every scenario, with model hosts and with the product's endpoints. With several \
+         seeds, a figure is their mean. An algorithm has the same colour everywhere. In each column, the best figure among hosts of \
+         the same kind is bold.</p><table class=words><tr><th>column<th>unit<th>what it is";
     for Column { name, unit, what, .. } in COLUMNS {
         let _ = write!(page, "<tr><td>{name}<td>{unit}<td>{what}");
     }
@@ -31,7 +31,8 @@ pub fn page(cells: &[Cell]) -> String {
     page + "</html>\n"
 }
 
-/// Returns the tables of how an algorithm compares with the best of each scenario, for each kind of hosts, and what follows from them.
+/// Returns, for each kind of hosts, a table that compares every algorithm with the best one of each scenario, and a sentence that names the
+/// algorithm whose largest ratio is the smallest.
 fn summary(cells: &[Cell], colours: &mut Colours) -> String {
     let slowdown = place("slowdown p99");
     let mut kinds: Vec<&str> = Vec::new();
@@ -53,7 +54,7 @@ fn summary(cells: &[Cell], colours: &mut Colours) -> String {
         let ratios = ratios(&of_hosts, slowdown);
         let _ = write!(
             text,
-            "<h2>{}: slowdown of the slowest 1 % of flows, over that of the best algorithm</h2>",
+            "<h2>{}: 99th percentile of the slowdown, relative to the best algorithm</h2>",
             escape(hosts)
         );
         let complete = ratios.iter().filter(|(_, ratios)| ratios.iter().all(Option::is_some));
@@ -86,7 +87,7 @@ fn summary(cells: &[Cell], colours: &mut Colours) -> String {
     text
 }
 
-/// Returns for each algorithm its figure in each group of cells over the best one of the group; nothing where it has none.
+/// Returns each algorithm's figure in each group of cells, divided by the best figure of the group. `None` if it has no figure there.
 fn ratios<'a>(groups: &[&'a [Cell]], column: usize) -> Vec<(&'a str, Vec<Option<f64>>)> {
     let mut all: Vec<(&str, Vec<Option<f64>>)> = Vec::new();
     for (place, group) in groups.iter().enumerate() {
@@ -103,7 +104,7 @@ fn ratios<'a>(groups: &[&'a [Cell]], column: usize) -> Vec<(&'a str, Vec<Option<
     all
 }
 
-/// Returns the algorithms that have a figure in a column, and the figure. `cells` are of one scenario and one kind of hosts.
+/// Returns the algorithms that have a figure in a column, with the figure. `cells` are of one scenario and one kind of hosts.
 fn values(cells: &[Cell], column: usize) -> Vec<(&str, f64)> {
     let of_algorithm = |seeds: &'_ [Cell]| mean(seeds, column).parse().ok();
     cells
@@ -112,7 +113,7 @@ fn values(cells: &[Cell], column: usize) -> Vec<(&str, f64)> {
         .collect()
 }
 
-/// Returns the place of a column.
+/// Returns the index of a column.
 fn place(name: &str) -> usize {
     COLUMNS.iter().position(|column| column.name == name).unwrap_or_default()
 }
@@ -127,7 +128,7 @@ fn extremes(values: &[(&str, f64)], better: Better) -> Option<[f64; 2]> {
     })
 }
 
-/// Columns that a conclusion is about, and what is said of the best and of the worst algorithm.
+/// The columns that [`conclusion`] reports, with the words before the best and before the worst algorithm.
 const CONCLUSIONS: [(&str, &str, &str); 4] = [
     ("all", "The last flow ends earliest with", "latest with"),
     ("queue p99", "The queue (p99) is shortest with", "longest with"),

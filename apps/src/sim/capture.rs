@@ -11,10 +11,10 @@ use verbs::observe::{Direction, Record};
 /// The size at which collected blocks are written to a file, bytes.
 const CHUNK: usize = 256 << 10;
 
-/// Bytes of the statistics of a port, the last block of each.
+/// Size of the statistics block of a port, the last one of its capture, bytes.
 const STATISTICS: u64 = 76;
 
-/// The most bytes that a packet's block has beside the packet.
+/// The largest overhead of a packet's block, bytes.
 const BLOCK: u64 = 64;
 
 /// A port and the file for its frames: `s1_h3=FILE`.
@@ -28,10 +28,10 @@ pub(super) struct PortCapture {
 pub(super) fn parse(text: &str) -> Result<PortCapture, String> {
     let parts = text.split_once('=').filter(|(port, file)| !port.is_empty() && !file.is_empty());
     let (port, file) = parts.ok_or_else(|| {
-        format!("`{text}`: not a port and a file; write the two ends of a link and a file, such as s1_h3=frames.pcapng")
+        format!("`{text}`: not PORT=FILE; name the ends of a link and a file, such as s1_h3=frames.pcapng")
     })?;
     if file == "-" {
-        return Err(format!("`{text}`: the results go to standard output; name a file"));
+        return Err(format!("`{text}`: standard output is for the results; name a file"));
     }
     Ok(PortCapture { port: port.into(), file: file.into() })
 }
@@ -39,7 +39,7 @@ pub(super) fn parse(text: &str) -> Result<PortCapture, String> {
 /// Limits on what captures write.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Bytes of each frame.
+    /// Bytes captured of each frame.
     pub(super) snaplen: u32,
     /// Bytes of each file.
     pub(super) file: u64,
@@ -47,20 +47,20 @@ pub(super) struct Limits {
 
 struct CaptureFile {
     path: PathBuf,
-    /// The same without links, `.` and `..`.
+    /// The canonical form of `path`.
     canonical: Option<PathBuf>,
     sink: Sink,
     /// Blocks that are not in the file yet.
     blocks: Vec<u8>,
     /// Bytes of all blocks.
     size: u64,
-    /// Number of frames, and of those that the limit on the file excluded. The first excluded frame is the end of the capture.
+    /// Number of frames written, and of frames that the limit on the file excluded. No frame is written after the first excluded one.
     written: u64,
     excluded: u64,
 }
 
 struct CapturedPort {
-    /// Index in the files, and number of the interface in the file.
+    /// Index of the file, and number of the interface in the file.
     file: usize,
     interface: u32,
     statistics: Statistics,
@@ -110,7 +110,7 @@ impl Captures {
         Ok(self.files.len() - 1)
     }
 
-    /// Writes a frame. Breaks if its file cannot be written; [`end`](Self::end) returns the failure.
+    /// Writes a frame. Returns `Break` if its file cannot be written; [`end`](Self::end) then returns the failure.
     pub(super) fn frame(&mut self, frame: &PortFrame<'_>) -> ControlFlow<()> {
         let Limits { snaplen, file: most } = self.limits;
         let CapturedPort { file, interface, statistics } = &mut self.ports[frame.port];
@@ -144,7 +144,7 @@ impl Captures {
         if self.failure.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     }
 
-    /// Ends the captures, and notes which the limit has cut short.
+    /// Ends the captures, and prints a note for each that the limit has cut short.
     ///
     /// # Errors
     /// Returns a failure if a file cannot be written.
@@ -159,7 +159,7 @@ impl Captures {
             sink.write(blocks)?;
             if *excluded > 0 {
                 note!(
-                    "{}: --pcap-limit: only the first {written} of {} frames were written; raise it, or capture less of each by --snaplen",
+                    "{}: --pcap-limit: only the first {written} of {} frames were written; raise it, or lower --snaplen",
                     path.display(),
                     *written + *excluded
                 );

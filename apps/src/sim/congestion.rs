@@ -88,11 +88,13 @@ pub(super) fn authors_marks(compat: Compat, algorithm: &AlgorithmConfig) -> Opti
     }
 }
 
-/// The value of `cc` in `vary` for DCQCN with a window of `base_rtt`, as the reference names it. `dcqcn` is that of the paper, without.
+/// The value of `cc` in `vary` that selects DCQCN with the window that `base_rtt` gives it. The reference uses the same name. `dcqcn`
+/// selects DCQCN as in its paper, without a window.
 pub(super) const WINDOWED_DCQCN: &str = "dcqcn_vwin";
 
-/// Parses congestion control in the syntax of `ferroce.toml`. `vary` replaces values of keys. `auto` then measures what the other
-/// algorithms are told. With `compat = "hpcc-ns3"`, DCTCP and DCQCN have the parameters of the authors' simulator.
+/// Parses congestion control in the syntax of `ferroce.toml`. `vary` replaces values of keys. If it selects `auto`, all other keys of
+/// `text` are ignored, because `auto` measures these values. With `compat = "hpcc-ns3"`, DCTCP and DCQCN have the parameters of the
+/// authors' simulator.
 pub(super) fn congestion(
     text: &str,
     vary: &[(String, String)],
@@ -100,7 +102,7 @@ pub(super) fn congestion(
     algorithms: &[&'static Registration],
 ) -> Result<Congestion, String> {
     let mut pairs = split_congestion(text)?;
-    // The algorithm first: it discards settings of the scenario, and none of `vary`.
+    // The algorithm comes first, because it discards settings of the scenario, but none of `vary`.
     for (_, value) in vary.iter().filter(|(key, _)| key == "cc") {
         let name = if value == WINDOWED_DCQCN { "dcqcn" } else { value };
         name.clone_into(&mut pairs[0].1);

@@ -177,7 +177,7 @@ pub(super) fn draw(
     for (key, load) in
         [("traffic.load", Some(traffic.load)), ("traffic.incast", incast.map(|incast| incast.load))]
     {
-        // A link between switches can be offered more than it carries; `host_load` has the limit.
+        // The load offered to a link between switches may exceed its rate. `host_load` checks what the hosts can send.
         let most = if key == "traffic.load" && traffic.load_link.is_some() { f64::MAX } else { 1.0 };
         if let Some(load) = load.filter(|load| !(0.0..=most).contains(load)) {
             return Err(Mistake::new(key, format!("load {load}: not a share of the link; use 0 to 1")));

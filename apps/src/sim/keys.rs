@@ -119,7 +119,7 @@ pub const TABLES: &[(&str, &str, &[ScenarioKey])] = &[
     ("`[traffic]`: random flows", "[traffic]\n@", &[
         key("sizes", "", "`web-search`, `fb-hadoop`, `uniform:BYTES` (1 to BYTES), or `cdf:FILE`: lines of bytes and share of flows of at most that size, in percent or from 0 to 1"),
         key("load", "", "mean share of each host's link that the flows use, 0 to 1; in a graph, of a link as fast as the first host's"),
-        key("load_link", "", "the link that `load` is a share of instead, from the first node to the second: `[\"s1\", \"s2\"]`. Flows divide equally among the shortest paths. `load` may then exceed 1, up to what the hosts can send"),
+        key("load_link", "", "the link that `load` is a share of instead, from the first node to the second: `[\"s1\", \"s2\"]`. Flows divide equally among the shortest paths. `load` may then exceed 1, if the hosts can send as much"),
         key("time", "", "flows begin within this time, as a Poisson process"),
         key("burst", "1", "number of flows that a host begins at once, 1 to 100000. Bursts are a Poisson process with the same load"),
         key("incast", "", "a table: incasts in addition"),

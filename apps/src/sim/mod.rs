@@ -83,23 +83,24 @@ pub(crate) struct Args {
     /// Write CSV files with the reference's columns, summary.json and report.html into this folder, which is created if needed
     #[arg(long, value_name = "FOLDER")]
     out: Option<PathBuf>,
-    /// Capture the frames at a port, named by its node and the other end of its link as in s1_h3, as pcapng: those that the port sends,
-    /// and those that it receives, in virtual time. Needs endpoints. May be repeated; ports with the same file are interfaces of a capture
+    /// Capture the frames that a port sends and receives as pcapng, with virtual timestamps. A port is named after its node and the node at
+    /// the other end of its link, as in s1_h3. Needs endpoints. May be repeated; ports with the same file become interfaces of one capture
     #[arg(long, value_name = "PORT=FILE", value_parser = capture::parse, conflicts_with_all = ["check", "sweep", "vary", "arena", "shard",
         "merge"])]
     pcap: Vec<PortCapture>,
-    /// Capture this many bytes of each frame, 320 to 65536: the longest headers, with telemetry, take 320
+    /// Capture at most this many bytes of each frame, 320 to 65536. All headers, with telemetry, fit in 320
     #[arg(long, value_name = "BYTES", default_value = "65536", value_parser = clap::value_parser!(u32).range(320..=65536),
         requires = "pcap")]
     snaplen: u32,
-    /// Write at most this many bytes to each capture: 100M
+    /// Write at most this many bytes to each capture file: 100M
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = units::bytes, requires = "pcap")]
     pcap_limit: u64,
     /// Print the summary as JSON
     #[arg(long)]
     json: bool,
-    /// Print virtual time, ended flows, events per second and the queues of the sampled ports each second during the run: on standard
-    /// error, on a terminal as one line; with --json as an object per line, before the summary
+    /// Print the state of the run once a second: virtual time, finished flows, events per second, and the queues of the sampled ports. The
+    /// state goes to standard error, on a terminal as one line; with --json, it goes to standard output, as one object per line before the
+    /// summary
     #[arg(long, conflicts_with_all = ["check", "sweep", "vary", "arena", "shard", "merge"])]
     follow: bool,
     /// Compare the results with the reference in this folder: each figure, its band, and whether it lies within
@@ -108,8 +109,8 @@ pub(crate) struct Args {
     /// Run seeds A to B-1 on all cores; at most 100000 runs, including --vary
     #[arg(long, value_name = "A..B", value_parser = crate::soak::range)]
     sweep: Option<std::ops::Range<u64>>,
-    /// Run once for each of these values of a key of `congestion`; may be repeated. cc=auto takes no setting from the scenario, and
-    /// cc=dcqcn no base_rtt, so it has no window; cc=dcqcn_vwin has one
+    /// Run once for each of these values of a key of `congestion`; may be repeated. cc=auto ignores the scenario's values of other keys.
+    /// cc=dcqcn ignores its base_rtt, and so has no window; cc=dcqcn_vwin has one
     #[arg(long, value_name = "KEY=V1,V2")]
     vary: Vec<String>,
     /// Run every algorithm in every scenario of the arena, with model hosts and with endpoints; write arena.html and arena.json
@@ -262,7 +263,7 @@ fn run_once(args: &Args, name: &str, scenario: &Scenario) -> Result<(), Failure>
     }
     if args.json {
         let summary = output::summary(scenario, &outcome, &rows, cost);
-        // Of lines, the summary is the last.
+        // With --follow, each object is one line, and the summary is the last.
         return if args.follow { outln!("{summary}") } else { outln!("{summary:#}") };
     }
     show(scenario, &outcome, cost)?;
@@ -300,7 +301,7 @@ fn simulate(scenario: &Scenario, threads: usize, observer: &mut dyn Observer) ->
     sim::run_on(threads, &scenario.setup, observer).map_err(|error| Failure::usage(error.to_string()))
 }
 
-/// What follows a run: its progress, and its captures.
+/// The observers of a run: the display of its progress, and its captures.
 struct RunObserver<'a> {
     progress: Progress<'a>,
     captures: Captures,

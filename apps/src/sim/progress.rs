@@ -1,4 +1,4 @@
-//! The progress of a run: a bar on a terminal, or with `--follow` the state of the run each second.
+//! Shows the progress of a run: a bar on a terminal or, with `--follow`, the state of the run once a second.
 
 use super::scenario::Scenario;
 use crate::failure::Failure;
@@ -52,13 +52,13 @@ pub(super) struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Shows the progress of `scenario`: with `follow` its whole state, with `json`, too, as JSON.
+    /// Creates the display of the progress of `scenario`: a bar, or with `follow` the whole state, as JSON if `json` is also set.
     pub(super) fn new(scenario: &'a Scenario, follow: bool, json: bool) -> Self {
         let display = Display::new(scenario.setup.flows.len(), follow, json);
         Self { display, scenario, last: (Instant::now(), 0), rate: None, failure: None }
     }
 
-    /// Clears the terminal.
+    /// Removes the bar or the line from the terminal.
     ///
     /// # Errors
     /// Returns a failure if a line could not be written.

@@ -296,7 +296,7 @@ pub fn read(name: &str, text: &str, options: &Options<'_>) -> Result<Scenario, F
     Ok(Scenario { setup, reference, first_host, ports, warnings })
 }
 
-/// Returns the nodes of the ports that `--pcap` names.
+/// Returns the two ends of each port that `--pcap` selects.
 fn captured_ports(captured: &[PortCapture], shape: &Shape) -> Result<Vec<[usize; 2]>, Failure> {
     let mut ports = Vec::new();
     for PortCapture { port, .. } in captured {

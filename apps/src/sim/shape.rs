@@ -54,7 +54,7 @@ impl Shape {
         NodeNames::new(self.first_host, self.topology.hosts(), self.topology.switches())
     }
 
-    /// Returns the nodes of the port `s1_h3`: its node, and the node at the other end of its link.
+    /// Parses the name of a port, such as `s1_h3`. Returns its node and the node at the other end of its link.
     pub(super) fn port(&self, name: &str) -> Result<[usize; 2], String> {
         let not = |why: &str| format!("{why}; write the two ends of a link, such as s1_h{}", self.first_host);
         let (from, to) = name.split_once('_').ok_or_else(|| not("not two nodes"))?;

@@ -37,7 +37,7 @@ struct ferroce_link {
 	bool up;
 };
 
-/* The state of a port's link. A link whose state the driver does not know is down. */
+/* The state of a port's link. A link whose state the driver cannot report is down. */
 struct ferroce_link ferroce_link_of(uint16_t port);
 int ferroce_errno(void);
 /* This thread's number among DPDK's, or LCORE_ID_ANY. */
@@ -49,7 +49,7 @@ typedef void (*ferroce_log_sink)(uint32_t level, const char *text, size_t len);
 /* Sends all of DPDK's log to `sink`. 0, or -1 with errno set. */
 int ferroce_log_to(ferroce_log_sink sink);
 
-/* The offsets of the fields of rte_mbuf that Rust accesses. From 24.07 on, most of them are members of anonymous unions. */
+/* The offsets of the fields of rte_mbuf that Rust accesses. In DPDK 24.07 and newer, most of them are members of anonymous unions. */
 enum {
 	FERROCE_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
 	FERROCE_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
@@ -66,7 +66,10 @@ struct ferroce_offset {
 	size_t size;
 };
 
-/* The same with their sizes, from the compiler of the shim, which is not bindgen's; the row after the last has no name. */
+/*
+ * The same offsets and the fields' sizes, computed by the compiler of the shim instead of bindgen's. The last row has no name, and the size
+ * of rte_mbuf as its offset.
+ */
 extern const struct ferroce_offset ferroce_mbuf_offsets[];
 
 #endif

@@ -1,9 +1,9 @@
-//! Bindings of DPDK's C interface, generated at build time from the installed headers. All that differs between the supported releases,
-//! which `releases.rs` lists, is in this crate.
+//! Bindings to DPDK's C interface, generated at build time from the installed headers. All code that depends on the release of DPDK is in
+//! this crate; `releases.rs` lists the supported releases.
 //!
 //! Only what Ferroce calls is bound; `build.rs` has the lists. Functions that are inline in DPDK's headers are bound through a small C
-//! shim, as `ferroce_*`. Drivers are not linked: DPDK loads them at start from [`DRIVER_DIR`]. The exception is `net_ring`, whose ports are
-//! created by a function. A build with `FERROCE_DPDK=static` links all of DPDK, see [`LINKED_DRIVERS`].
+//! shim, as `ferroce_*`. By default, drivers are not linked: DPDK loads them at start from [`DRIVER_DIR`]. The exception is `net_ring`,
+//! whose ports are created by a function. A build with `FERROCE_DPDK=static` links all of DPDK, drivers included; see [`LINKED_DRIVERS`].
 //!
 //! `ferroce-datapath` provides a safe interface.
 
@@ -24,29 +24,29 @@ pub const LINKED_DRIVERS: Option<&str> = option_env!("DPDK_LINKED_DRIVERS");
 /// The release of DPDK for which this crate was built, such as `22.11`.
 pub const RELEASE: &str = env!("DPDK_RELEASE");
 
-/// The kernel names of DPDK's own threads: that of interrupts, and that of vhost's events.
+/// The names under which the kernel lists DPDK's own threads: the interrupt thread, and vhost's event thread.
 pub const THREADS: [&str; 2] = [env!("DPDK_INTERRUPT_THREAD"), env!("DPDK_VHOST_THREAD")];
 
-/// Returns true if `version` is an update of [`RELEASE`]. It is what [`rte_version`] returns, such as `DPDK 22.11.11`.
+/// Returns true if `version`, as [`rte_version`] returns it (`DPDK 22.11.11`), is [`RELEASE`] or an update of it.
 #[must_use]
 pub fn is_supported(version: &str) -> bool {
     let rest = version.strip_prefix("DPDK ").and_then(|version| version.strip_prefix(RELEASE));
     rest.is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
 }
 
-/// Returns the file name of a library or driver of DPDK, such as `net_memif`.
+/// Returns the file name of DPDK's library or driver `name`, such as `net_memif`.
 #[must_use]
 pub fn library_file(name: &str) -> String {
     format!("librte_{name}.so.{}", env!("DPDK_ABI"))
 }
 
-/// Returns the name of Debian's package of a library or driver of DPDK, such as `net_memif`.
+/// Returns the name of Debian's package with DPDK's library or driver `name`, such as `net_memif`.
 #[must_use]
 pub fn package(name: &str) -> String {
     format!("librte-{}{}", name.replace('_', "-"), env!("DPDK_ABI"))
 }
 
-/// Defines the accessors of fields of an mbuf, by the offsets that the C compiler computed.
+/// Defines accessors of an mbuf's fields, at the offsets that `shim.h` computes.
 macro_rules! fields {
     ($($(#[$doc:meta])* $field:ident: $type:ty, $offset:ident;)*) => {
         impl rte_mbuf {
@@ -68,22 +68,22 @@ macro_rules! fields {
 fields! {
     /// Returns the address of the buffer.
     buf_addr: *mut u8, FERROCE_MBUF_BUF_ADDR;
-    /// Returns the bytes of the buffer before the data.
+    /// Returns the number of bytes in the buffer before the data.
     data_off: u16, FERROCE_MBUF_DATA_OFF;
     /// Returns the number of references.
     refcnt: u16, FERROCE_MBUF_REFCNT;
     /// Returns the number of segments.
     nb_segs: u16, FERROCE_MBUF_NB_SEGS;
-    /// Returns the bytes of data in all segments.
+    /// Returns the number of bytes of data in all segments.
     pkt_len: u32, FERROCE_MBUF_PKT_LEN;
-    /// Returns the bytes of data in this segment.
+    /// Returns the number of bytes of data in this segment.
     data_len: u16, FERROCE_MBUF_DATA_LEN;
-    /// Returns the bytes of the buffer.
+    /// Returns the size of the buffer in bytes.
     buf_len: u16, FERROCE_MBUF_BUF_LEN;
 }
 
 impl rte_mbuf {
-    /// Sets the bytes of data of an mbuf of one segment: `data_len` and `pkt_len`.
+    /// Sets the number of bytes of data in an mbuf of one segment: `data_len` and `pkt_len`.
     #[inline]
     pub fn set_len(&mut self, len: u16) {
         let mbuf = &raw mut *self;

@@ -21,13 +21,13 @@ fn c_table() -> (Vec<(String, usize, usize)>, usize) {
 }
 
 fn mbuf_of(bytes: [u8; size_of::<rte_mbuf>()]) -> rte_mbuf {
-    // SAFETY: an mbuf is as many bytes, with any values.
+    // SAFETY: `rte_mbuf` is an opaque array of as many bytes, which may have any values.
     unsafe { std::mem::transmute::<[u8; size_of::<rte_mbuf>()], rte_mbuf>(bytes) }
 }
 
 #[test]
 fn accessors_of_rte_mbuf_read_where_the_c_compiler_puts_the_fields() {
-    // Each byte is its own offset.
+    // The value of each byte is its offset.
     let mbuf = mbuf_of(std::array::from_fn(|at| at as u8));
     macro_rules! rows {
         ($($field:ident),* $(,)?) => {

@@ -216,7 +216,7 @@ impl Drop for Registration {
     }
 }
 
-/// Returns the name and version of the loaded library, as `rte_version` words them.
+/// Returns the name and version of the loaded library, as `rte_version` formats them.
 #[must_use]
 pub fn version() -> String {
     // SAFETY: rte_version works before the EAL starts and returns a static NUL-terminated string.
@@ -275,7 +275,7 @@ fn suits(running: &EalConfig, huge: bool, wanted: &EalConfig) -> Result<(), EalE
     refused(format!("in {}", kind(huge)), kind(wants).to_owned(), remedy)
 }
 
-/// Returns the name and version of the loaded library if it is the release of the build.
+/// Returns the name and version of the loaded library if it is the release for which this crate was built.
 pub(crate) fn check_version() -> Result<String, EalError> {
     let found = version();
     if dpdk_sys::is_supported(&found) { Ok(found) } else { Err(EalError::Version { found }) }

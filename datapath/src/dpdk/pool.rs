@@ -15,7 +15,7 @@ const ANY_SOCKET: i32 = -1;
 /// the buffers that this one sends. With a ring, a queue would then cycle through all buffers, 40 MB or more, and the CPU's caches would
 /// contain none of them.
 const ORDER: &CStr = c"lf_stack";
-/// The mempool drivers. DPDK creates each pool with the ring driver first.
+/// The drivers that a pool needs: DPDK first creates each pool with its default, the ring driver, and then selects [`ORDER`].
 const DRIVERS: [&str; 2] = ["mempool_stack", "mempool_ring"];
 
 /// A pool of buffers of one size. If buffers are still in use when it is dropped, for example in another port's queue, its memory is not

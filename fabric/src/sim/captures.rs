@@ -1,4 +1,4 @@
-//! The frames at captured ports.
+//! Collects the frames at captured ports for the observer.
 
 use super::observer::{Observer, PortFrame};
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use std::time::Duration;
 struct BufferedFrame {
     port: u16,
     is_sent: bool,
-    /// ps.
+    /// Virtual time, ps.
     time: u64,
     length: usize,
 }
@@ -21,13 +21,13 @@ pub(super) struct Captures {
 }
 
 impl Captures {
-    /// Adds a frame at `time`, ps, of the captured port with index `port`.
+    /// Adds a frame that the captured port `port` sends or receives at `time`, ps.
     pub(super) fn add(&mut self, (port, is_sent): (u16, bool), time: u64, frame: &[u8]) {
         self.frames.push(BufferedFrame { port, is_sent, time, length: frame.len() });
         self.bytes.extend(frame);
     }
 
-    /// Passes all frames to `observer` until it breaks.
+    /// Passes all frames to `observer`, until it returns `Break`.
     pub(super) fn report(&mut self, observer: &mut dyn Observer) -> ControlFlow<()> {
         let mut rest = &self.bytes[..];
         for BufferedFrame { port, is_sent, time, length } in self.frames.drain(..) {

@@ -177,7 +177,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
                 let state = RunState { finished, events: all.events, time, queues: &queues };
                 is_ended = observer.state(&state).is_break();
             }
-            // In the next round, all threads have published their queues.
+            // The report follows in the next round, when all threads have published their queues.
             is_due = all.events / REPORT > reported;
             if is_due {
                 reported = all.events / REPORT;

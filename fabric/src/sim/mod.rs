@@ -71,7 +71,7 @@ pub const ARENA: [(&str, &str); 17] = [
     ("fat-tree", include_str!("../../scenarios/fat-tree.toml")),
 ];
 
-/// Runs a setup until its last flow has ended, or to its limit, and reports to `observer`.
+/// Runs a setup until its last flow has ended or its limit is reached, and reports to `observer`.
 ///
 /// # Errors
 /// Returns a [`SetupError`] if the setup cannot run, or a flow fails.

@@ -204,7 +204,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         }
     }
 
-    /// Publishes the queues of the sampled ports of this thread.
+    /// Publishes the queues of the sampled ports that belong to this thread.
     pub(super) fn publish_queues(&self, exchange: &Exchange<P>) {
         for (sampled, &port) in self.sampled.iter().enumerate() {
             let port = &self.ports[port as usize];
@@ -329,7 +329,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         free_at
     }
 
-    /// Captures a frame that a port sends, or with `false` receives.
+    /// Captures a frame. `port` is the index of the captured port, and whether that port sends the frame.
     #[cold]
     pub(super) fn capture(&mut self, port: (u16, bool), packet: u32) {
         if let Some(frame) = self.packets.get_mut(packet).frame() {

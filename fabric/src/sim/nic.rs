@@ -22,7 +22,7 @@ const PATIENCE: AckTimeout = AckTimeout::new(10);
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     placed: u64,
-    /// Whether sent payload is zeros, for captures. If not, it is what the frame's buffer had before.
+    /// Whether the payload of sent frames is overwritten with zeros, for captures. If not, it is what the buffer contained before.
     clears: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a run reports while it runs.
+//! The reports of a run: its state, and the frames at captured ports.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -29,15 +29,15 @@ pub struct PortFrame<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Receives the reports of a run, and may end it with [`SetupError::Observer`](super::SetupError::Observer) by `Break`. `()` ignores all
-/// reports. No report changes the outcome.
+/// Receives the reports of a run. If a method returns `Break`, the run ends with [`SetupError::Observer`](super::SetupError::Observer).
+/// `()` ignores all reports. Reports do not change the outcome.
 pub trait Observer {
     /// Receives the state of the run, about every 2^18 events.
     fn state(&mut self, _: &RunState<'_>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }
 
-    /// Receives a frame at a captured port, in the order of time.
+    /// Receives a frame at a captured port. Frames are reported in the order of their times.
     fn frame(&mut self, _: &PortFrame<'_>) -> ControlFlow<()> {
         ControlFlow::Continue(())
     }

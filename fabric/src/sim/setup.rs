@@ -227,7 +227,7 @@ pub struct Setup {
     /// Ports of the time series, each as its node and the node at the other end of its link. If several links connect two nodes, the first
     /// is sampled.
     pub sampled: Vec<[usize; 2]>,
-    /// Ports whose frames the run reports to its observer, each as in `sampled`, and not twice. At most 65536. Endpoints only.
+    /// Ports whose frames the run reports to its observer, each as in `sampled`. At most 65536, without duplicates. Endpoints only.
     pub captured: Vec<[usize; 2]>,
 }
 
@@ -254,7 +254,7 @@ pub enum SetupError {
     #[error("link of {bps} bit/s: telemetry cannot express it; use whole Gb/s from 1 to 1000")]
     Rate { bps: u64 },
     #[error(
-        "{what} port {port} is of node {from} towards node {to}: no link connects them; use the ends of a link"
+        "{what} port {port} is at node {from} towards node {to}: no link connects them; use the ends of a link"
     )]
     Port { what: &'static str, port: usize, from: usize, to: usize },
     #[error(
@@ -295,7 +295,7 @@ pub enum SetupError {
     Silence { flow: usize, state: String },
     #[error("flow {flow}: {why}")]
     Failed { flow: usize, why: String },
-    #[error("the observer of the run has ended it")]
+    #[error("the observer has ended the run")]
     Observer,
 }
 
@@ -449,12 +449,12 @@ impl Setup {
             (self.cores != 1, "several cores"),
             (any(&|one| one.upgrade.is_some()), "`auto` and `max_rtt`, which measure before they choose"),
             (any(&|one| is_at_receiver(&one.algorithm)), "HPCC++ at the receiver (hpcc-rx)"),
-            (mixes, "algorithms with telemetry beside others without"),
+            (mixes, "algorithms with telemetry together with others"),
             (!self.captured.is_empty(), "captures"),
             (!self.applications.is_empty(), "slow applications"),
             (self.direct.is_some(), "direct responses"),
             (self.loses() || self.spread > Duration::ZERO, "loss or spread"),
-            (self.drop_vendor_opcodes || self.forgery != Probability::NEVER, "hosts that lie or are deaf"),
+            (self.drop_vendor_opcodes || self.forgery != Probability::NEVER, "forged reports or deaf hosts"),
             (self.congestion.format != Format::Hpcc, "telemetry in other formats"),
         ];
         parts.into_iter().find_map(|(is_used, what)| is_used.then_some(what))

@@ -159,8 +159,8 @@ impl Flow {
         self.is_clocked = bytes as u64 <= self.window / 2;
     }
 
-    /// Spends the tokens of a probe of `bytes` bytes among data. Otherwise the data and probes of many slow flows, which all take their share
-    /// of a link, would together exceed it.
+    /// Spends the tokens of a probe of `bytes` bytes that is sent among data. Otherwise the data of many slow flows would use their shares
+    /// of a link completely, and their probes would exceed its rate.
     pub(super) fn on_probe(&mut self, bytes: usize) {
         if let Some(rate) = self.rate {
             self.free_at = rate.passed_at(self.free_at, bytes as u64);

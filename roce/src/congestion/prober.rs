@@ -128,7 +128,7 @@ impl Prober {
         self.interval.is_some()
     }
 
-    /// Returns whether the next probe is a regular one: it belongs to acknowledged data, after the first window.
+    /// Returns whether the next probe is a regular one: one for acknowledged data, after the first window.
     pub(super) const fn is_regular_now(&self) -> bool {
         self.has_data && !self.has_unacknowledged && self.next >= self.first_window
     }
@@ -185,10 +185,11 @@ impl Prober {
         if self.has_peer_answered { 0 } else { self.next.saturating_sub(self.first_window) }
     }
 
-    /// Returns when the next probe may be sent while data is in flight, or when a failed discovery ends without its last answer. Each probe
-    /// needs data that was sent after the one before, except in a discovery: flows whose packets are round trips apart would otherwise send
-    /// more probes than data.
-    /// A lost probe does not delay the next. For unacknowledged data, a peer that answers no probes is rarely probed.
+    /// Returns when the next probe may be sent while data is in flight, or when a failed discovery ends without its last answer.
+    ///
+    /// Except in a discovery, a probe is sent only if data has been sent since the previous probe: flows whose packets are several round
+    /// trips apart would otherwise send more probes than data. A lost probe does not delay the next. For unacknowledged data, a peer that
+    /// answers no probes is rarely probed.
     #[inline]
     pub(super) fn due_at(&self) -> Option<Instant> {
         if self.has_discovery_failed() {

@@ -13,8 +13,9 @@ pub use cc::AlgorithmConfig as CongestionAlgorithm;
 pub struct Congestion {
     /// Algorithm that computes window and rate.
     pub algorithm: CongestionAlgorithm,
-    /// Least time between telemetry requests while data is in flight (rtgwg-00 6.2.1: once a round trip), at least 1 µs. Each needs data sent
-    /// after the one before. If it is `None`, HPCC++ still probes READ responses and unreliable connections once a base round trip.
+    /// Least time between telemetry requests while data is in flight (rtgwg-00 6.2.1: once a round trip), at least 1 µs. A request also
+    /// needs data sent since the previous one. If it is `None`, HPCC++ still probes READ responses and unreliable connections once a base
+    /// round trip.
     pub probe_interval: Option<Duration>,
     /// One in this many data packets carries telemetry (HPCC++ only). It adds [`MAX_IN_BAND`](crate::wire::MAX_IN_BAND) bytes to the
     /// packet, or [`Format::longest`]; packets carry it only to a peer that has confirmed that it supports it.

@@ -1,5 +1,5 @@
-//! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34. `scripts/build` exports them with version
-//! IBVERBS_PRIVATE_33, too.
+//! The symbols that rdma-core's libraries and their drivers share, version IBVERBS_PRIVATE_34. `scripts/build` also exports them with
+//! version IBVERBS_PRIVATE_33.
 //!
 //! Programs that also link `libmlx5` or `libefa` load these, and their constructors register drivers. The loader requires every symbol that
 //! they reference. There is no device for these drivers, so they never call the other functions, and each returns an error.

@@ -64,7 +64,7 @@ impl EalConfig {
 pub enum EalError {
     /// The library loaded at run time is not the release for which this crate was built.
     #[error(
-        "the DPDK loaded is `{found}`, but this build needs {0}; install {1} {0}",
+        "the DPDK loaded is `{found}`, but this build needs {0}; `apt-get install {1}`",
         dpdk_sys::RELEASE,
         dpdk_sys::package("eal")
     )]

@@ -57,13 +57,11 @@ fn summary(cells: &[Cell], colours: &mut Colours) -> String {
             "<h2>{}: 99th percentile of the slowdown, relative to the best algorithm</h2>",
             escape(hosts)
         );
-        let complete = ratios.iter().filter(|(_, ratios)| ratios.iter().all(Option::is_some));
-        let worst_of = |ratios: &[Option<f64>]| ratios.iter().flatten().copied().fold(0.0, f64::max);
-        let worsts: Vec<(&str, f64)> = complete.map(|(name, ratios)| (*name, worst_of(ratios))).collect();
-        let least = worsts.iter().map(|worst| worst.1).fold(f64::INFINITY, f64::min);
+        let least = ratios.iter().filter_map(|(_, ratios)| worst(ratios)).fold(f64::INFINITY, f64::min);
         if least.is_finite() {
+            let is_closest = |ratios: &[Option<f64>]| worst(ratios) == Some(least);
             let names: Vec<&str> =
-                worsts.iter().filter(|worst| worst.1 == least).map(|worst| worst.0).collect();
+                ratios.iter().filter(|(_, ratios)| is_closest(ratios)).map(|(name, _)| *name).collect();
             let _ = write!(
                 text,
                 "<p>Closest to the best in every scenario: {}, at most {:.2} times as slow.</p>",
@@ -77,14 +75,17 @@ fn summary(cells: &[Cell], colours: &mut Colours) -> String {
             .collect();
         let rows = ratios.iter().map(|(name, ratios)| {
             let ratio = |ratio: &Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-            let is_complete = ratios.iter().all(Option::is_some);
-            let worst = if is_complete { format!("{:.2}", worst_of(ratios)) } else { String::new() };
-            let first = [key(colours.of(name)) + &escape(name), worst];
+            let first = [key(colours.of(name)) + &escape(name), ratio(&worst(ratios))];
             ("", first.into_iter().chain(ratios.iter().map(ratio)).collect())
         });
         text += &table(&columns, rows);
     }
     text
+}
+
+/// Returns an algorithm's largest ratio; `None` if it has none in a scenario.
+fn worst(ratios: &[Option<f64>]) -> Option<f64> {
+    ratios.iter().try_fold(0.0, |worst: f64, ratio| ratio.map(|ratio| worst.max(ratio)))
 }
 
 /// Returns each algorithm's figure in each group of cells, divided by the best figure of the group. `None` if it has no figure there.
@@ -149,15 +150,11 @@ fn conclusion(cells: &[Cell]) -> String {
                 values.iter().filter(|value| value.1 == figure).map(|value| value.0).collect();
             escape(&names.join(", "))
         };
-        let unit = if name == "Jain" { "" } else { unit };
-        let _ = write!(
-            text,
-            " {first} {} ({best} {unit}), {last} {} ({worst} {unit}).",
-            names(best),
-            names(worst)
-        );
+        let unit = if name == "Jain" { String::new() } else { format!(" {unit}") };
+        let _ =
+            write!(text, " {first} {} ({best}{unit}), {last} {} ({worst}{unit}).", names(best), names(worst));
     }
-    text.replace(" )", ")") + "</p>"
+    text + "</p>"
 }
 
 fn figures(cells: &[Cell], colours: &mut Colours) -> String {

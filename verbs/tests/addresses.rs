@@ -1,8 +1,6 @@
 //! Address handles: the headers of their datagrams.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::{AddressOptions, Progress};
 use std::collections::BTreeSet;
 use std::net::IpAddr;

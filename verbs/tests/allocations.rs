@@ -1,8 +1,6 @@
 //! The datapath allocates no memory in steady state: not in posts, turns or polls.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::{Data, Progress, RecvRequest, SendRequest};
 
 const MESSAGE: u32 = 20_000;

@@ -1,8 +1,6 @@
 //! Completions and connections that tasks await. None is lost when a future is dropped before it is ready.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::cm::{self, Connection, Listener, Options};
 use ferroce_verbs::{
     Capabilities, Completions, Device, Error, Progress, QueuePair, RecvRequest, SendRequest,

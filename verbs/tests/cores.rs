@@ -1,8 +1,6 @@
 //! Several cores behind one port: operations between queue pairs of all cores, shared objects, and refusals.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::port::{OwnPort, pair};
 use ferroce_verbs::service::Request;
 use ferroce_verbs::window::WindowKind;

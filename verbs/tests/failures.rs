@@ -1,8 +1,6 @@
 //! Failures, and their reports.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use datapath::io::{Burst, Caps, LoopbackBuf};
 use ferroce_verbs::errors::{PollError, PostError, PostListError};
 use ferroce_verbs::observe::Discard;

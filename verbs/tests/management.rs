@@ -1,8 +1,6 @@
 //! Management datagrams through queue pair 1.
 
-mod common;
-
-use common::{FRAME, MACS};
+use crate::common::{FRAME, MACS};
 use ferroce_verbs::management::{MAD_LENGTH, Sent};
 use ferroce_verbs::port::{Loopback, OwnPort, pair};
 use ferroce_verbs::{CompletionStatus, Device, DeviceConfig, Progress, RecvRequest};
@@ -78,12 +76,12 @@ fn resolving_a_peer_does_not_block() {
 /// Ending a connection's queue pair flushes its requests.
 #[test]
 fn a_queue_pair_is_ended_by_its_number() {
-    let (mut a, b) = common::connected(Progress::Inline, 4096);
+    let (mut a, b) = crate::common::connected(Progress::Inline, 4096);
     let port = a.device.open_management().unwrap();
     let qpn = a.qp.qpn();
     a.qp.post_recv(RecvRequest::new(1, a.region.sge(0, 64).unwrap())).unwrap();
     port.end(qpn).unwrap();
-    let flushed = common::next(&mut a.recv_cq, &b.device);
+    let flushed = crate::common::next(&mut a.recv_cq, &b.device);
     assert_eq!((flushed.id, flushed.status), (1, CompletionStatus::Flushed));
     port.end(qpn).unwrap();
     drop(a.qp);

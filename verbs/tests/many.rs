@@ -1,8 +1,6 @@
 //! Two thousand connected queue pairs in one process.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::port::{OwnPort, pair};
 use ferroce_verbs::{
     Access, ConnectOptions, Data, Device, DeviceConfig, MemoryRegion, Progress, SendRequest,

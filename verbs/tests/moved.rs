@@ -1,8 +1,6 @@
 //! A connected peer changes its Ethernet address.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use datapath::io::{Burst, PacketBuf, PacketIo};
 use ferroce_verbs::port::{Loopback, Mac, OwnPort, pair};
 use ferroce_verbs::state::AckTimeout;

@@ -1,8 +1,6 @@
 //! Multicast: attached queue pairs on both devices receive a copy, including those on the sender's device.
 
-mod common;
-
-use common::{contents, devices, success};
+use crate::common::{contents, devices, success};
 use ferroce_verbs::port::Mac;
 use ferroce_verbs::service::{Request, Ud};
 use ferroce_verbs::wire::{DEFAULT_QUEUE_KEY, GROUP_QPN};

@@ -1,8 +1,6 @@
 //! Every operation between two devices, in every mode of progress.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::errors::PostError;
 use ferroce_verbs::{
     Access, Capabilities, CompletionOpcode, ConnectOptions, Data, DeviceConfig, MemoryRegion, Progress,

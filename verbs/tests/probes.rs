@@ -1,8 +1,6 @@
 //! A binary that posts and polls contains the trace points of docs/reference/probes.md, with the documented arguments.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::*;
 use std::collections::BTreeMap;
 use std::process::Command;

@@ -1,8 +1,6 @@
 //! Raw packets between two devices, loopback, and refused requests.
 
-mod common;
-
-use common::{MACS, contents, devices, next, success};
+use crate::common::{MACS, contents, devices, next, success};
 use ferroce_verbs::errors::PostError;
 use ferroce_verbs::raw::{EthernetSpec, FlowRule, FlowSpec, Masked};
 use ferroce_verbs::service::{Raw, Request};
@@ -82,7 +80,7 @@ fn a_raw_frame_reaches_its_address_and_the_group() {
 /// A rule for all frames does not affect a connection.
 #[test]
 fn a_rule_for_all_frames_does_not_affect_connections() {
-    let (mut a, mut b) = common::connected(Progress::Inline, 4096);
+    let (mut a, mut b) = crate::common::connected(Progress::Inline, 4096);
     let mut raw = side(&b.device);
     let _rule = raw.qp.steer(FlowRule::new(Vec::new())).unwrap();
     b.qp.post_recv(RecvRequest::new(7, b.region.sge(0, 64).unwrap())).unwrap();

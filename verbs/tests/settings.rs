@@ -1,8 +1,6 @@
 //! The settings of a queue pair can be queried, with their latest values.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::congestion::{Congestion, CongestionAlgorithm, DEFAULT_CONGESTION, parse_rate};
 use ferroce_verbs::state::{Changes, LossRecovery, Modify, RtrSettings, RtsSettings};
 use ferroce_verbs::wire::DEFAULT_QUEUE_KEY;

@@ -1,8 +1,6 @@
 //! Memory windows between two devices: binding, use and invalidation. ATOMIC WRITE and FLUSH.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use ferroce_verbs::errors::PostError;
 use ferroce_verbs::service::Request;
 use ferroce_verbs::state::State;

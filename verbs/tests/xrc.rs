@@ -1,8 +1,6 @@
 //! Extended reliable connections (XRC): several shared receive queues behind one queue pair.
 
-mod common;
-
-use common::{contents, devices, pattern, success};
+use crate::common::{contents, devices, pattern, success};
 use ferroce_verbs::errors::{ControlError, PostError};
 use ferroce_verbs::service::Any;
 use ferroce_verbs::state::State;
@@ -77,7 +75,7 @@ fn messages_and_memory_of_two_queues_by_one_connection() {
     let (data, remote) = (sender.region.sge(0, 8).unwrap(), inboxes[0].region.remote().at(0));
     let request = SendRequest::write(30, data, remote).to_srq(inboxes[1].queue.number());
     sender.qp.post_send(request).unwrap();
-    assert_eq!(common::next(&mut sender.cq, &there).status, CompletionStatus::RemoteAccess);
+    assert_eq!(crate::common::next(&mut sender.cq, &there).status, CompletionStatus::RemoteAccess);
     assert_eq!(target.query().unwrap().state, State::Error);
 }
 

@@ -1,0 +1,20 @@
+//! Integration tests that leave the process as it is, as one program: each program compiles a core of its own, which takes longer than to
+//! run it. The other files here change variables, signals or the log of their process, or run under ThreadSanitizer.
+
+mod addresses;
+mod allocations;
+mod asynchronous;
+mod common;
+mod cores;
+mod failures;
+mod guide;
+mod management;
+mod many;
+mod moved;
+mod multicast;
+mod operations;
+mod probes;
+mod raw;
+mod settings;
+mod windows;
+mod xrc;

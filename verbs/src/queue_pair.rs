@@ -10,7 +10,8 @@ use crate::srq::SrqHandle;
 use crate::state::QpSettings;
 use crate::xrc::XrcdHandle;
 use crate::{
-    Access, CompletionQueue, ConnectOptions, Error, ProtectionDomain, QpEndpoint, SharedReceiveQueue,
+    Access, CompletionQueue, ConnectOptions, Error, ProtectionDomain, QpEndpoint, SendRequest,
+    SharedReceiveQueue,
 };
 use datapath::engine::QpRings;
 use roce::qp::{Capabilities, Congestion, Modify, PostError, QpInit, QpReport, RecvRequest, State};
@@ -529,6 +530,25 @@ impl<S: Transport> QueuePair<S> {
             requests.try_for_each(|request| self.rings.push_send(request.into()).inspect(|()| posted += 1));
         self.ring_doorbell();
         result.map(|()| posted).map_err(|error| PostListError { posted, error })
+    }
+}
+
+impl QueuePair<Any> {
+    /// Posts all requests in order, or none of them, and empties the list. Rings the doorbell once. An inline core sends the requests when
+    /// the program polls next.
+    ///
+    /// # Errors
+    /// Returns why the first request that cannot be posted was refused.
+    pub fn post_send_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
+        if requests.len() > 1
+            && let Err(error) = self.rings.check_sends(requests)
+        {
+            requests.clear();
+            // A program with a full queue waits for the core to complete requests.
+            self.ring_doorbell();
+            return Err(error);
+        }
+        self.post_send_list(requests.drain(..)).map(drop).map_err(|list| list.error)
     }
 }
 

@@ -49,6 +49,15 @@ impl QpRings {
         }
     }
 
+    /// Returns an error unless [`push_send`](Self::push_send) would accept all of these requests, one after the other.
+    ///
+    /// # Errors
+    /// As `push_send`, for the first request that it would refuse.
+    pub fn check_sends(&mut self, requests: &[SendRequest]) -> Result<(), PostError> {
+        requests.iter().try_for_each(|request| self.rules.send.verify(request))?;
+        self.send.check_room(requests.len())
+    }
+
     /// A separate function that takes the request by value, so that the request of an untraced post stays in registers.
     #[cold]
     #[inline(never)]

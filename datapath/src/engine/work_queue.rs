@@ -126,7 +126,7 @@ impl<T> Poster<T> {
     #[inline(always)]
     pub(super) fn push(&mut self, request: T) -> Result<(), PostError> {
         if self.room == 0 {
-            self.room = self.find_room();
+            self.room = self.find_room(1);
         }
         let full = PostError::QueueFull { limit: self.depth };
         self.room = self.room.checked_sub(1).ok_or(full)?;
@@ -139,8 +139,19 @@ impl<T> Poster<T> {
         Ok(())
     }
 
+    /// Returns an error if the queue does not have room for so many requests.
+    pub(super) fn check_room(&mut self, requests: usize) -> Result<(), PostError> {
+        let full = PostError::QueueFull { limit: self.depth };
+        let requests = u32::try_from(requests).map_err(|_| full)?;
+        if self.room < requests {
+            self.room = self.find_room(requests);
+        }
+        if self.room < requests { Err(full) } else { Ok(()) }
+    }
+
+    /// Returns the room in the queue, or a lower bound of at least `needed`.
     #[cold]
-    fn find_room(&self) -> u32 {
+    fn find_room(&self, needed: u32) -> u32 {
         loop {
             let moves = self.unpolled.moves.load(Ordering::Acquire);
             // In this order, because the core counts a completion as unpolled before it counts the request as finished.
@@ -150,9 +161,9 @@ impl<T> Poster<T> {
             let is_still = moves.is_multiple_of(2) && self.unpolled.moves.load(Ordering::Relaxed) == moves;
             match self.depth.saturating_sub(taken) {
                 room if is_still => return room,
-                0 => {}
                 // The two counts may be from different moments, so only room for one is certain.
-                _ => return 1,
+                1.. if needed == 1 => return 1,
+                _ => {}
             }
             // The core ends the move within a turn, unless it has no CPU to run on.
             yield_now();

@@ -154,6 +154,14 @@ impl SendRules {
         Some(CheckedSend { request: SendRequest { data: Data::from(only), ..*request }, length })
     }
 
+    /// Checks a request that is posted later.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn verify(&self, request: &SendRequest) -> Result<(), PostError> {
+        self.length(request).map(drop)
+    }
+
     /// Checks a request. Returns the bytes of its message; `None` for an operation without data.
     #[inline(always)]
     fn length(&self, request: &SendRequest) -> Result<Option<u32>, PostError> {

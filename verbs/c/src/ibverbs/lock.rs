@@ -9,7 +9,7 @@
 //! locks held, and the core calls back only the event filter.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// The order of locks, outermost first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +18,8 @@ pub(crate) enum Rank {
     Device,
     /// XRC domains and targets that contexts share.
     Xrc,
+    /// The requests of an extended queue pair that `ibv_wr_complete` posts.
+    Batch,
     QueuePair,
     /// A completion channel's list of queues.
     Channel,
@@ -43,6 +45,20 @@ impl<T> Lock<T> {
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         let held = HeldRank::new(self.rank);
         Guard { value: self.inner.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
+    }
+
+    /// Waits for `changed` until `is_busy` returns false.
+    pub(crate) fn lock_when_free(
+        &self,
+        changed: &Condvar,
+        is_busy: impl FnMut(&mut T) -> bool,
+    ) -> Guard<'_, T> {
+        let held = HeldRank::new(self.rank);
+        let value = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        Guard {
+            value: changed.wait_while(value, is_busy).unwrap_or_else(PoisonError::into_inner),
+            _held: held,
+        }
     }
 }
 
@@ -74,7 +90,7 @@ struct HeldRank {
 #[cfg(debug_assertions)]
 thread_local! {
     /// One bit for each rank that this thread holds. The variable has no destructor, so it is usable while the thread ends.
-    static RANKS: std::cell::Cell<u8> = const { std::cell::Cell::new(0) };
+    static RANKS: std::cell::Cell<u16> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(debug_assertions)]

@@ -3,21 +3,47 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, injected, status};
 use crate::ibverbs::address::Ah;
+use crate::ibverbs::lock::{Lock, Rank};
 use crate::ibverbs::post::{buffers, inline, sge};
-use crate::ibverbs::queue_pair::{Inner, Qp};
+use crate::ibverbs::queue_pair::Qp;
 use crate::ibverbs::window;
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::Condvar;
 use verbs::fault::Verb;
 use verbs::wire::Feth;
 use verbs::xrc::SrqNumber;
 use verbs::{Capabilities, Data, Qpn, Remote, Rkey, SendOperation, SendRequest, Sge};
 
+/// The critical section of a queue pair that `ibv_wr_start` opens, and `ibv_wr_complete` or `ibv_wr_abort` closes. ibv_wr_post(3) promises
+/// that no other thread enters it meanwhile.
+pub(crate) struct Posting {
+    batch: Lock<Batch>,
+    closed: Condvar,
+}
+
+impl Default for Posting {
+    fn default() -> Self {
+        Self { batch: Lock::new(Rank::Batch, Batch::default()), closed: Condvar::new() }
+    }
+}
+
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]
-pub(crate) struct WorkRequestBatch {
+struct Batch {
+    /// The thread that has opened the section. If it opens it again without closing it, the requests so far are dropped: rdma-core's
+    /// drivers would wait forever.
+    owner: Option<libc::pthread_t>,
+    /// Whether a thread waits for the section: only then is closing it a system call.
+    is_awaited: bool,
     requests: Vec<SendRequest>,
     /// The first error; `ibv_wr_complete` returns it.
     error: Option<Errno>,
+}
+
+impl Batch {
+    fn last(&mut self) -> Result<&mut SendRequest, Errno> {
+        self.requests.last_mut().ok_or(INVALID)
+    }
 }
 
 /// The operations that a program may request.
@@ -76,12 +102,12 @@ pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
 ///
 /// # Safety
 /// The caller must pass a live queue pair.
-unsafe fn edit(qp: *mut ibv_qp_ex, change: impl FnOnce(&mut Inner) -> Result<(), Errno>) {
+unsafe fn edit(qp: *mut ibv_qp_ex, change: impl FnOnce(&Qp, &mut Batch) -> Result<(), Errno>) {
     // SAFETY: guaranteed by the caller.
-    let Ok(whole) = (unsafe { Qp::from(qp.cast()) }) else { return };
-    let mut inner = whole.lock();
-    if let Err(errno) = change(&mut inner) {
-        inner.batch.error.get_or_insert(errno);
+    let Ok(qp) = (unsafe { Qp::from(qp.cast()) }) else { return };
+    let mut batch = qp.posting.batch.lock();
+    if let Err(errno) = change(qp, &mut batch) {
+        batch.error.get_or_insert(errno);
     }
 }
 
@@ -94,17 +120,9 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
         let flag = |flag: ibv_send_flags| flags & flag as c_uint != 0;
         let (signalled, solicited) = (flag(IBV_SEND_SIGNALED), flag(IBV_SEND_SOLICITED));
         let fence = flag(IBV_SEND_FENCE);
-        edit(qp, |inner| {
+        edit(qp, |_, batch| {
             let data = Data::empty();
-            inner.batch.requests.push(SendRequest {
-                id,
-                operation,
-                data,
-                signalled,
-                solicited,
-                fence,
-                srq: None,
-            });
+            batch.requests.push(SendRequest { id, operation, data, signalled, solicited, fence, srq: None });
             Ok(())
         });
     }
@@ -115,9 +133,9 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
 unsafe fn set_data(qp: *mut ibv_qp_ex, data: impl FnOnce(Capabilities) -> Result<Data, Errno>) {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        edit(qp, |inner| {
-            let data = data(inner.qp.capabilities())?;
-            inner.batch.requests.last_mut().ok_or(INVALID)?.data = data;
+        edit(qp, |qp, batch| {
+            let limits = qp.lock().qp.capabilities();
+            batch.last()?.data = data(limits)?;
             Ok(())
         });
     }
@@ -178,7 +196,7 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, inf
     unsafe {
         match at(info).and_then(|info| window::binding(mw, rkey, info)) {
             Ok(binding) => begin(qp, SendOperation::Bind(binding)),
-            Err(errno) => edit(qp, |_| Err(errno)),
+            Err(errno) => edit(qp, |_, _| Err(errno)),
         }
     }
 }
@@ -186,9 +204,9 @@ unsafe extern "C" fn bind_mw(qp: *mut ibv_qp_ex, mw: *mut ibv_mw, rkey: u32, inf
 unsafe extern "C" fn set_address(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, queue_key: u32) {
     // SAFETY: the contract of the manual page.
     unsafe {
-        edit(qp, |inner| {
+        edit(qp, |_, batch| {
             let to = at(ah.cast::<Ah>())?.handle.to(Qpn::new(qpn & 0xff_ffff), queue_key);
-            let request = inner.batch.requests.last_mut().ok_or(INVALID)?;
+            let request = batch.last()?;
             let SendOperation::Send { immediate } = request.operation else { return Err(INVALID) };
             request.operation = SendOperation::SendTo { to, immediate };
             Ok(())
@@ -235,35 +253,56 @@ unsafe extern "C" fn set_inline_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the contract of the manual page.
-    unsafe { abort(qp) }
+    let Ok(Qp { posting, .. }) = (unsafe { Qp::from(qp.cast()) }) else { return };
+    // SAFETY: always safe.
+    let this = unsafe { libc::pthread_self() };
+    let is_busy = |batch: &mut Batch| {
+        let is_busy = batch.owner.is_some_and(|owner| owner != this);
+        batch.is_awaited |= is_busy;
+        is_busy
+    };
+    let mut batch = posting.batch.lock_when_free(&posting.closed, is_busy);
+    batch.owner = Some(this);
+    batch.requests.clear();
+    batch.error = None;
 }
 
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
     // SAFETY: the contract of the manual page.
-    unsafe {
-        edit(qp, |inner| {
-            inner.batch.requests.clear();
-            inner.batch.error = None;
-            Ok(())
-        });
-    }
+    let _ = unsafe { close(qp, |_, _| Ok(())) };
 }
 
-/// Posts the batch, or returns its first error.
+/// Posts the batch, or returns its first error and posts nothing.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    status(|| {
-        injected(Verb::PostSend)?;
-        // SAFETY: the contract of the manual page.
-        let mut inner = unsafe { Qp::from(qp.cast()) }?.lock();
-        let Inner { qp, batch, .. } = &mut *inner;
-        let error = batch.error.take();
-        if let Some(error) = error {
-            batch.requests.clear();
-            return Err(error);
-        }
-        qp.post_send_list(batch.requests.drain(..)).map_err(|list| Errno::from(list.error))?;
-        Ok(())
+    // SAFETY: the contract of the manual page.
+    status(|| unsafe {
+        close(qp, |qp, batch| {
+            injected(Verb::PostSend)?;
+            batch.error.take().map_or(Ok(()), Err)?;
+            qp.lock().qp.post_send_all(&mut batch.requests).map_err(Errno::from)
+        })
     })
+}
+
+/// Closes the section after a last use of the batch, whose requests are then dropped.
+///
+/// # Safety
+/// As [`edit`].
+unsafe fn close(
+    qp: *mut ibv_qp_ex,
+    last: impl FnOnce(&Qp, &mut Batch) -> Result<(), Errno>,
+) -> Result<(), Errno> {
+    // SAFETY: guaranteed by the caller.
+    let qp = unsafe { Qp::from(qp.cast()) }?;
+    let mut batch = qp.posting.batch.lock();
+    let result = last(qp, &mut batch);
+    batch.requests.clear();
+    batch.error = None;
+    batch.owner = None;
+    if std::mem::take(&mut batch.is_awaited) {
+        qp.posting.closed.notify_all();
+    }
+    result
 }
 
 /// `ibv_wr_flush(3)`
@@ -285,7 +324,7 @@ pub(crate) unsafe extern "C" fn flush(
                 let to = Feth::new(placement & GLOBAL != 0, placement & PERSISTENT != 0, selectivity == 1);
                 begin(qp, SendOperation::Flush { remote: remote(address, rkey), length, to });
             }
-            _ => edit(qp, |_| Err(INVALID)),
+            _ => edit(qp, |_, _| Err(INVALID)),
         }
     }
 }
@@ -296,14 +335,14 @@ pub(crate) unsafe extern "C" fn flush(
 /// As [`edit`].
 unsafe fn refuse(qp: *mut ibv_qp_ex) {
     // SAFETY: guaranteed by the caller.
-    unsafe { edit(qp, |_| Err(UNSUPPORTED)) }
+    unsafe { edit(qp, |_, _| Err(UNSUPPORTED)) }
 }
 
 unsafe extern "C" fn set_shared_receives(qp: *mut ibv_qp_ex, number: u32) {
     // SAFETY: the contract of the manual page.
     unsafe {
-        edit(qp, |inner| {
-            inner.batch.requests.last_mut().ok_or(INVALID)?.srq = Some(SrqNumber::new(number));
+        edit(qp, |_, batch| {
+            batch.last()?.srq = Some(SrqNumber::new(number));
             Ok(())
         });
     }

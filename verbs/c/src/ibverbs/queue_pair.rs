@@ -9,7 +9,7 @@ use crate::ibverbs::event::Object;
 use crate::ibverbs::flow;
 use crate::ibverbs::live_objects;
 use crate::ibverbs::lock::{Guard, Lock, Rank};
-use crate::ibverbs::post_ex::{self, WorkRequestBatch};
+use crate::ibverbs::post_ex;
 use crate::ibverbs::srq::Srq;
 use crate::ibverbs::work_queue::{self, Table};
 use crate::ibverbs::xrc::{self, Xrcd};
@@ -33,6 +33,7 @@ pub(crate) struct Qp {
     _later: UnsafeCell<Option<post_ex::Flush>>,
     /// Whether the queue pair was created for `ibv_wr_start` and the related calls.
     extended: bool,
+    pub(crate) posting: post_ex::Posting,
     /// Shared with the queue pairs that `ibv_open_qp` returned for the same target.
     inner: Arc<Lock<Inner>>,
     /// The domain of an XRC target, or null.
@@ -50,8 +51,6 @@ pub(crate) struct Inner {
     init: ibv_qp_init_attr,
     /// The congestion control from `ferroce_set_congestion`.
     pub(crate) congestion: Option<Congestion>,
-    /// Requests of an extended queue pair between `ibv_wr_start` and `ibv_wr_complete`.
-    pub(crate) batch: WorkRequestBatch,
 }
 
 // SAFETY: the library does not dereference the pointers, but only compares them and returns them to the program.
@@ -177,8 +176,7 @@ pub(crate) unsafe fn create(
 impl Inner {
     pub(crate) fn new(qp: QueuePair<Any>, init: &ibv_qp_init_attr) -> Arc<Lock<Self>> {
         let attributes = ibv_qp_attr { cap: init.cap, ..Default::default() };
-        let inner =
-            Self { qp, attributes, init: *init, congestion: None, batch: WorkRequestBatch::default() };
+        let inner = Self { qp, attributes, init: *init, congestion: None };
         Arc::new(Lock::new(Rank::QueuePair, inner))
     }
 }
@@ -195,8 +193,8 @@ pub(crate) unsafe fn publish(
 ) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
     let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
-    let qp =
-        live_objects::publish(Qp { abi, _later: UnsafeCell::new(None), extended, inner, xrcd, flows, table });
+    let (posting, _later) = (post_ex::Posting::default(), UnsafeCell::new(None));
+    let qp = live_objects::publish(Qp { abi, _later, extended, posting, inner, xrcd, flows, table });
     // SAFETY: the slot is in `abi`, or is `_later`, which follows it directly; no other thread has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };
     // SAFETY: guaranteed by the caller.

@@ -28,7 +28,8 @@ fn code(folder: &Path, into: &mut Vec<String>) {
     for entry in fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         if entry.is_dir() && entry.file_name().is_some_and(|name| name != "tests") {
             code(&entry, into);
-        } else if entry.extension().is_some_and(|extension| extension == "rs") && !entry.ends_with("tests.rs")
+        } else if entry.extension().is_some_and(|extension| extension == "rs")
+            && !entry.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("tests"))
         {
             let text = fs::read_to_string(&entry).unwrap();
             let text = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap();

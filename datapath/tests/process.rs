@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{core_config, ip, open, own_network, wait_for_link};
+use common::{SocketPeer, core_config, ip, open, own_network, wait_for_link};
 use ferroce_datapath::dpdk::Port;
 use ferroce_datapath::engine::{Engine, EventQueue, Progress};
 use ferroce_datapath::signals::FAULTS;
 use std::collections::BTreeMap;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -61,7 +62,7 @@ fn devices() -> Devices {
 
 /// Kernel names of the threads that run this file's tests, and of those that they start. Such threads start at any time, and remain listed
 /// for a short time after they end.
-const TESTS: [&str; 2] = ["our_threads_rec", "a_program_that_"];
+const TESTS: [&str; 3] = ["our_threads_rec", "a_program_that_", "a_memif_server_"];
 
 /// Returns the process's threads by id, except those of tests, with their names and blocked signals.
 fn threads() -> BTreeMap<u32, (String, u64)> {
@@ -134,4 +135,36 @@ fn a_program_that_is_started_inherits_no_descriptor() {
     }
     assert!(left.is_empty(), "{left:?}");
     drop(devices);
+}
+
+fn limit_descriptors(limit: libc::rlim_t) -> libc::rlim_t {
+    let mut old = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls get a valid structure.
+    unsafe {
+        assert_eq!(libc::getrlimit(libc::RLIMIT_NOFILE, &mut old), 0);
+        assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &libc::rlimit { rlim_cur: limit, ..old }), 0);
+    }
+    old.rlim_cur
+}
+
+#[test]
+fn a_memif_server_links_peers_again_after_a_lack_of_descriptors() {
+    let _turn = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    BEFORE.get_or_init(descriptors);
+    let directory = tempfile::tempdir().unwrap();
+    let spec = format!("memif:{}/x.sock", directory.path().display());
+    let _server = open(&format!("{spec},server"));
+    let peer = SocketPeer::new();
+
+    // One descriptor is left: for the peer, but not for its connection to the driver.
+    let next = std::fs::File::open("/dev/null").unwrap();
+    let limit = next.as_raw_fd() as libc::rlim_t + 1;
+    drop(next);
+    let old = limit_descriptors(limit);
+    peer.connect(&directory.path().join("x.sock"));
+    peer.wait_until_closed();
+    limit_descriptors(old);
+
+    let client = open(&format!("{spec},client"));
+    wait_for_link(&client, &client);
 }

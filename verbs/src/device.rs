@@ -9,7 +9,7 @@ use cc::Rate;
 use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::engine::{CoreConfig, CoreCounters, Engine};
 use datapath::io::PacketIo;
-use datapath::neighbour::{Address, GidTable, Kernel, link_local};
+use datapath::neighbour::{Address, GidTable, addresses_of, link_local};
 use datapath::port_spec::PortSpec;
 use datapath::siblings::{Delivery, JoinError, Siblings};
 use roce::qp::{Capabilities, FeedbackKey};
@@ -496,8 +496,7 @@ pub(crate) fn addresses(
         return Ok([vec![from_mac], configured].concat());
     };
     let failed = |error: std::io::Error| Error::port(port, error);
-    let present =
-        Kernel::open(interface, config.numbers).and_then(|kernel| kernel.addresses()).map_err(failed)?;
+    let present = addresses_of(interface).map_err(failed)?;
     if let Some(missing) = configured.iter().find(|ours| !present.iter().any(|there| there.ip == ours.ip)) {
         let reason = format!(
             "address {} is not on the interface; `ip address add {missing} dev {}`",

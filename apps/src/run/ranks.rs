@@ -135,7 +135,8 @@ fn wait_until_listening(namespace: &str) -> Result<(), Failure> {
     let until = Instant::now() + HEAD_START;
     while Instant::now() < until {
         signals::check()?;
-        let sockets = Command::new("ip").args(["netns", "exec", namespace, "cat", "/proc/net/tcp"]).output();
+        let cat = ["cat", "/proc/net/tcp", "/proc/net/tcp6"];
+        let sockets = Command::new("ip").args(["netns", "exec", namespace]).args(cat).output();
         // In the fourth column, 0A is LISTEN.
         if sockets
             .is_ok_and(|out| String::from_utf8_lossy(&out.stdout).lines().any(|line| line.contains(" 0A ")))

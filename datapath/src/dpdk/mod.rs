@@ -18,7 +18,6 @@ mod port;
 mod port_info;
 mod prepare;
 mod private_memory;
-mod self_test;
 mod setup;
 mod udp;
 mod unprivileged;

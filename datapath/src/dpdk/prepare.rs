@@ -48,8 +48,6 @@ pub enum PortError {
         "cannot open port `{port}` in a process forked from one with a device, because DPDK's threads and locks are lost; start a program"
     )]
     Forked { port: String },
-    #[error("port `{port}` does not carry frames of {bytes} bytes: {why}")]
-    SelfTest { port: String, bytes: usize, why: String },
 }
 
 pub(super) struct Prepared {

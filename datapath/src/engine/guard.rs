@@ -4,7 +4,7 @@ use super::management::{MAD_UDP_SOURCE, Management};
 use super::siblings::find;
 use crate::neighbour::Kernel;
 use crate::siblings::{DisconnectNotice, Guarded};
-use roce::wire::{Mac, Numbers, Path};
+use roce::wire::{Mac, Path};
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ pub fn guard() -> io::Result<()> {
     let Some((interface, mac)) = guarded.sender().interface().filter(|_| !notices.is_empty()) else {
         return Ok(());
     };
-    let kernel = Kernel::open(interface, Numbers::default())?;
+    let kernel = Kernel::for_lookups(interface)?;
     let look_up = |peer| find(&kernel, peer, mac);
     let mut result = Ok(());
     // If a frame cannot be sent, the others are still sent.

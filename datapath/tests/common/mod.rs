@@ -7,6 +7,7 @@ use ferroce_datapath::io::{Burst, PacketBuf, PacketIo};
 use ferroce_datapath::port_spec::PortSpec;
 use roce::wire::{self, Bth, Header, Numbers, Path};
 use roce::{EndpointConfig, Psn, Qpn};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::Command;
 
 /// Turns of a poll loop after which a frame is considered lost.
@@ -156,4 +157,38 @@ pub fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, paylo
     let length = draft.seal();
     buffer.set_len(length);
     buffer
+}
+
+/// Connects to a socket of messages as any process can.
+pub struct SocketPeer(OwnedFd);
+
+impl SocketPeer {
+    pub fn new() -> Self {
+        // SAFETY: socket takes integers, and its descriptor is new.
+        Self(unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)) })
+    }
+
+    pub fn connect(&self, path: &std::path::Path) {
+        // SAFETY: all-zero bytes are a valid address.
+        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+        for (to, from) in address.sun_path.iter_mut().zip(path.as_os_str().as_encoded_bytes()) {
+            *to = *from as libc::c_char;
+        }
+        let length = size_of_val(&address) as libc::socklen_t;
+        // SAFETY: the address is readable for its length.
+        assert_eq!(unsafe { libc::connect(self.0.as_raw_fd(), (&raw const address).cast(), length) }, 0);
+    }
+
+    pub fn send(&self, bytes: &[u8]) {
+        // SAFETY: the bytes are readable for their length. The other side may have closed the connection.
+        unsafe { libc::send(self.0.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) };
+    }
+
+    pub fn wait_until_closed(&self) {
+        let mut polled = libc::pollfd { fd: self.0.as_raw_fd(), events: 0, revents: 0 };
+        // SAFETY: one entry, borrowed exclusively.
+        assert_eq!(unsafe { libc::poll(&mut polled, 1, -1) }, 1);
+        assert_ne!(polled.revents & libc::POLLHUP, 0);
+    }
 }

@@ -22,6 +22,8 @@ use std::thread::JoinHandle;
 const CONNECTED: u16 = 7;
 /// Longest wait for the driver's first message, in ms, and the most rounds through its interrupt thread until its clean-up has ended.
 const DRIVER_TIMEOUT_MS: i32 = 1000;
+/// Time between attempts to accept a peer while the process has no descriptor left, ms.
+const PAUSE_MS: i32 = 100;
 /// Fewest rounds through the interrupt thread after a connection has ended: one for each message that the driver has not read, and one for
 /// the end.
 const MIN_ROUNDS: u32 = 3;
@@ -213,13 +215,28 @@ impl Work {
             if let [true, _] = socket::wait([&self.stopped, listener], -1)? {
                 return Ok(());
             }
-            // Ignores a peer that disconnected before it was accepted.
-            let Ok(peer) = socket::accept(listener).map(CloseOnFork::from) else { continue };
-            let driver = socket::connect(&self.path)?;
-            let driver_sent = self.forward(&peer, &driver);
-            drop(peer);
-            self.disconnect_driver(driver, driver_sent, port);
+            match self.link_next(listener, port) {
+                Ok(()) => {}
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    // The connection stays queued, and its listener readable. The pause keeps the thread from spinning.
+                    if let [true] = socket::wait([&self.stopped], PAUSE_MS)? {
+                        return Ok(());
+                    }
+                }
+                // The peer has disconnected, or the driver has not listened yet: peers try again.
+                Err(error) => tracing::debug!("memif: no link: {error}"),
+            }
         }
+    }
+
+    /// Accepts a peer and links it with the driver until one of them disconnects.
+    fn link_next(&self, listener: &OwnedFd, port: u16) -> io::Result<()> {
+        let peer = CloseOnFork::from(socket::accept(listener)?);
+        let driver = socket::connect(&self.path)?;
+        let driver_sent = self.forward(&peer, &driver);
+        drop(peer);
+        self.disconnect_driver(driver, driver_sent, port);
+        Ok(())
     }
 
     fn join(&self, peer: &OwnedFd, port: u16) -> io::Result<()> {

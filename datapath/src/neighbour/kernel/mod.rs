@@ -47,29 +47,28 @@ struct Attempt {
     last: Instant,
 }
 
-/// Returns the addresses of the interface with this index, in any order.
+/// Returns the addresses of the interface with this index: IPv4, then IPv6, link-local ones last.
 ///
 /// # Errors
 /// Returns an error if netlink fails.
 pub fn addresses_of(index: u32) -> io::Result<Vec<Address>> {
-    Netlink::open()?.addresses(index)
+    let mut addresses = Netlink::open()?.addresses(index)?;
+    addresses.sort_by_key(|address| match address.ip {
+        IpAddr::V4(_) => 0,
+        IpAddr::V6(ip) if ip.is_unicast_link_local() => 2,
+        IpAddr::V6(_) => 1,
+    });
+    Ok(addresses)
 }
 
 impl Kernel {
-    /// Opens the interface with this index, in this process's network namespace.
+    /// Opens the interface with this index, in this process's network namespace, for a port that receives frames.
     ///
     /// # Errors
     /// Returns an error if netlink fails.
     pub fn open(index: u32, numbers: Numbers) -> io::Result<Self> {
-        Netlink::open()?;
-        Ok(Self {
-            index,
-            numbers,
-            pending: Mutex::default(),
-            _roce_port: port_reservation::roce_port(index, numbers),
-            peer_mac: None,
-            ingress: Mutex::default(),
-        })
+        let kernel = Self::for_lookups(index)?;
+        Ok(Self { numbers, _roce_port: port_reservation::roce_port(index, numbers), ..kernel })
     }
 
     /// Opens the interface with this index for a port on UDP sockets. The kernel resolves its neighbours, and `peer_mac` represents all of
@@ -78,9 +77,24 @@ impl Kernel {
     /// # Errors
     /// Returns an error if netlink fails.
     pub fn of_sockets(index: u32, numbers: Numbers, peer_mac: Mac) -> io::Result<Self> {
+        Ok(Self { numbers, peer_mac: Some(peer_mac), ..Self::for_lookups(index)? })
+    }
+
+    /// Opens the interface with this index without reserving its UDP port: a reservation would take packets from other processes' ports on
+    /// UDP sockets.
+    ///
+    /// # Errors
+    /// Returns an error if netlink fails.
+    pub fn for_lookups(index: u32) -> io::Result<Self> {
         Netlink::open()?;
-        let (pending, _roce_port) = (Mutex::default(), Vec::new());
-        Ok(Self { index, numbers, pending, _roce_port, peer_mac: Some(peer_mac), ingress: Mutex::default() })
+        Ok(Self {
+            index,
+            numbers: Numbers::DEFAULT,
+            pending: Mutex::default(),
+            _roce_port: Vec::new(),
+            peer_mac: None,
+            ingress: Mutex::default(),
+        })
     }
 
     /// Makes the kernel drop RoCEv2 packets to the interface's current addresses early, if it supports that. Otherwise, its IP layer
@@ -90,23 +104,9 @@ impl Kernel {
         if self.peer_mac.is_some() {
             return;
         }
-        let addresses: Vec<_> = self.addresses().unwrap_or_default().iter().map(|it| it.ip).collect();
+        let addresses: Vec<_> = addresses_of(self.index).unwrap_or_default().iter().map(|it| it.ip).collect();
         let attached = ingress::drop_at(self.index, &addresses, &[ROCE_PORT, self.numbers.int_port()]);
         *self.ingress.lock().unwrap_or_else(PoisonError::into_inner) = attached;
-    }
-
-    /// Returns the interface's addresses: IPv4, then IPv6, link-local ones last.
-    ///
-    /// # Errors
-    /// Returns an error if netlink fails.
-    pub fn addresses(&self) -> io::Result<Vec<Address>> {
-        let mut addresses = addresses_of(self.index)?;
-        addresses.sort_by_key(|address| match address.ip {
-            IpAddr::V4(_) => 0,
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => 2,
-            IpAddr::V6(_) => 1,
-        });
-        Ok(addresses)
     }
 
     /// Returns the Ethernet address to which packets for `address` are sent. `mac` is the interface's own. Does not wait. The caller must
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn loopback_is_read_from_the_kernel() {
         let kernel = Kernel::open(1, Numbers::DEFAULT).unwrap();
-        let addresses = kernel.addresses().unwrap();
+        let addresses = addresses_of(1).unwrap();
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
         if addresses.is_empty() {
             // In a namespace whose loopback interface is down, the list is empty.
@@ -239,6 +239,12 @@ mod tests {
         }
         assert!(addresses.contains(&Address { ip: localhost, prefix: 8 }), "{addresses:?}");
         assert_eq!(kernel.resolve(localhost, Mac([2; 6])), Ok(Resolution::Resolved(Mac([2; 6]))));
+    }
+
+    /// The sockets of a reservation are in the reuseport group of other processes' ports on UDP sockets, and drop their share of the packets.
+    #[test]
+    fn a_look_up_reserves_no_udp_port() {
+        assert!(Kernel::for_lookups(1).unwrap()._roce_port.is_empty());
     }
 
     const CHILD: &str = "FERROCE_WITHOUT_DESCRIPTORS";
@@ -272,8 +278,9 @@ mod tests {
 
     #[test]
     fn a_missing_interface_has_no_addresses_and_no_routes() {
-        let kernel = Kernel::open(0x7fff_fff0, Numbers::DEFAULT).unwrap();
-        assert_eq!(kernel.addresses().unwrap(), []);
+        let missing = 0x7fff_fff0;
+        assert_eq!(addresses_of(missing).unwrap(), []);
+        let kernel = Kernel::open(missing, Numbers::DEFAULT).unwrap();
         let error = kernel.resolve("192.0.2.1".parse().unwrap(), Mac::default()).unwrap_err();
         assert!(matches!(error, Unresolved::NoRoute(_)), "{error}");
     }

@@ -90,7 +90,7 @@ pub const JOBS: &[Job] = &[
     job("tcp", Tier::All, Load::Packets, 34, "Linux's own TCP, paced by HPCC++, beside CUBIC"),
     job("faults", Tier::All, Load::Packets, 139, "faults of every kind, against ours and against Linux's RoCEv2 in a guest"),
     job("neighbours", Tier::All, Load::Packets, 40, "limits of the process; an interface that changes under traffic"),
-    job("why-paths", Tier::All, Load::Packets, 53, "ferroce why names twelve causes that are injected into transfers over the interfaces of the kernel"),
+    job("why-paths", Tier::All, Load::Packets, 20, "ferroce why names five causes that are injected into the path of a transfer"),
     job("why", Tier::All, Load::Packets, 48, "ferroce why names the cause that was injected; Prometheus reads ferroce metrics"),
     job("probes", Tier::All, Load::Packets, 21, "bpftrace attaches to running processes with each script of scripts/bpftrace"),
     job("capture", Tier::All, Load::Packets, 20, "tshark reads what ferroce capture captures; kill -9 of either side harms neither"),

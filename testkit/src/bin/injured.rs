@@ -1,13 +1,10 @@
-//! Slows down the queue pair between two devices of one process, on an in-process cable or on two ports. `ferroce why` can then find the
-//! cause.
+//! Slows down the queue pair between two devices of one process on an in-process cable. `ferroce why` can then find the cause.
 //!
 //! ```sh
-//! cargo run -p ferroce-testkit --bin injured -- window 5              # the cause, and how many seconds
-//! cargo run -p ferroce-testkit --bin injured -- window 5 veth0 veth1  # over both ends of a wire
+//! cargo run -p ferroce-testkit --bin injured -- window 5  # the cause, and how many seconds
 //! ferroce why
 //! ```
 
-use datapath::dpdk::{Eal, EalConfig, Port, PortConfig};
 use datapath::io::{Burst, Caps};
 use std::error::Error;
 use std::sync::Arc;
@@ -130,19 +127,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         });
     }
     let end = Instant::now() + Duration::from_secs(seconds);
-    match (words.next(), words.next()) {
-        (Some(left), Some(right)) => run(&cause, end, open(&left)?, open(&right)?),
-        _ => {
-            let (left, right) = pair(1024, 4500);
-            run(&cause, end, left, right)
-        }
-    }
-}
-
-fn open(name: &str) -> Result<Port, Box<dyn Error>> {
-    let config = PortConfig::default();
-    let eal = Eal::start(&EalConfig::for_buffers(config.buffers))?;
-    Ok(Port::open(eal, &name.parse()?, &config)?)
+    run(&cause, end)
 }
 
 fn options(cause: &str) -> ConnectOptions {
@@ -162,7 +147,8 @@ fn options(cause: &str) -> ConnectOptions {
 }
 
 /// Runs both cores on one thread, so that the load of the machine has little effect.
-fn run<P: PacketIo + 'static>(cause: &str, end: Instant, left: P, right: P) -> Result<(), Box<dyn Error>> {
+fn run(cause: &str, end: Instant) -> Result<(), Box<dyn Error>> {
+    let (left, right) = pair(1024, 4500);
     let injury = Arc::new(Injury::default());
     let start = |port, injury: &Arc<Injury>, name: &str, last: u8| {
         let address = format!("10.0.0.{last}/24").parse()?;

@@ -284,16 +284,18 @@ fn median(outcome: &Outcome) -> f64 {
     quantile(&queues, 0.5)
 }
 
-/// Reduces the series to at most [`POINTS`] points: the longest queue in each chunk of rows, and its throughput.
+/// Reduces the series to at most [`POINTS`] points: of each part of it, the longest queue and the throughput.
 fn line(series: &[Row]) -> Vec<[u64; 3]> {
-    let step = series.len().div_ceil(POINTS).max(1);
-    let point = |rows: &[Row]| {
+    let spans = series.len().saturating_sub(1);
+    let step = spans.div_ceil(POINTS).max(1);
+    let point = |first: usize| {
+        let rows = &series[first..=spans.min(first + step)];
         let (first, last) = (&rows[0], &rows[rows.len() - 1]);
-        let queue = rows.iter().map(|row| row.queue).max().unwrap_or_default();
+        let queue = rows[1..].iter().map(|row| row.queue).max().unwrap_or_default();
         let mbps = (last.tx_bytes - first.tx_bytes) * 8000 / (last.time - first.time).max(1);
         [last.time, queue, mbps]
     };
-    series.chunks(step).filter(|rows| rows.len() > 1).map(point).collect()
+    (0..spans).step_by(step).map(point).collect()
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ impl GidTable {
     pub const LIMIT: usize = 256;
 
     /// Creates a table in Linux's order: the default GID, other link-local addresses, IPv4, other IPv6. Omits addresses beyond the
-    /// [limit](Self::LIMIT) are left out.
+    /// [limit](Self::LIMIT).
     #[must_use]
     pub fn new(mac: Mac, addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         let first = IpAddr::from(link_local(mac));

@@ -64,7 +64,7 @@ const ATOMIC: Operation = Operation::AtomicAcknowledge { aeth: AETH, original: 5
 const STALE: Outcome = Ignored(Some(Discard::StaleAcknowledge));
 const BAD: Outcome = Fails(CompletionStatus::BadResponse, Some(Discard::BadResponse));
 
-/// IBA 9.7.5.2: acknowledgements and NAKs.
+/// Acknowledgements and NAKs.
 fn acknowledgements() -> Vec<Row> {
     use Asked::{Atomic, Nothing, Read, Writes};
     use NakCode::{
@@ -130,7 +130,7 @@ fn acknowledgements() -> Vec<Row> {
     ]
 }
 
-/// IBA 9.7.5.1: responses with data.
+/// Responses with data.
 fn answers() -> Vec<Row> {
     use Asked::{Atomic, Nothing, Read, ReadIntoNowhere, Writes};
     let nowhere = Fails(CompletionStatus::LocalProtection, Some(Discard::LocalProtection));
@@ -221,6 +221,7 @@ fn check(row: &Row) {
     }
 }
 
+/// IBA 9.7.2, 9.7.5.1, 9.7.5.2, 9.7.6: a response beyond the last PSN sent is invalid, as is one that does not match its request.
 #[test]
 fn every_wrong_answer_is_ignored_or_ends_the_request_by_the_rules() {
     let table: Vec<_> = acknowledgements().into_iter().chain(answers()).collect();

@@ -203,6 +203,7 @@ fn a_deregistered_receive_buffer_is_a_remote_operational_error() {
     assert_eq!(script.send(PSN, SEND, &[1]), Err(Discard::LocalProtection));
     let answers = script.drain();
     assert_eq!(answers, [(PSN, nak(RemoteOperationalError, 0))]);
+    assert_eq!(script.host.received()[0].status, CompletionStatus::LocalProtection);
     asker_gets("no buffer", Some(CompletionStatus::RemoteOperation), answers[0]);
 }
 

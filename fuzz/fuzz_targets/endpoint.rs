@@ -18,8 +18,7 @@ use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{Bth, Feedback, Header, MAX_OVERHEAD, Mtu, Report, Service, emit, reseal};
 use roce::{AddressId, Discard, Psn, Qpn, Rkey};
 
-#[path = "../../roce/tests/harness/mod.rs"]
-mod harness;
+use testkit::harness;
 
 const POSTED: u64 = 6;
 

@@ -10,8 +10,7 @@ use roce::qp::{Changes, Modify, QpInit, RecvRequest, State};
 use roce::wire::{AtomicEth, Bth, FetchAdd, Header, MAX_OVERHEAD, Operation, Service, emit};
 use roce::{Psn, Qpn, SrqId, SrqInit};
 
-#[path = "../../roce/tests/harness/mod.rs"]
-mod harness;
+use testkit::harness;
 
 const DEPTH: u32 = 4;
 /// Bytes of each receive: three packets.

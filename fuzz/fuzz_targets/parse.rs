@@ -4,8 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use roce::wire;
 
-#[path = "../../roce/tests/harness/mod.rs"]
-mod harness;
+use testkit::harness;
 
 fuzz_target!(|bytes: &[u8]| {
     // Wraps half of all inputs in valid headers, because few others would reach the BTH.

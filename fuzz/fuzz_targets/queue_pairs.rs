@@ -4,10 +4,7 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../roce/tests/harness/mod.rs"]
-mod harness;
-#[path = "../../roce/tests/model/mod.rs"]
-mod model;
+use testkit::model;
 
 #[derive(Arbitrary, Debug)]
 struct Run {

@@ -7,8 +7,7 @@ use roce::wire::format::{PortState, Request};
 use roce::wire::telemetry::{HopRecord, Speed, stamp};
 use roce::wire::{self, Header};
 
-#[path = "../../roce/tests/harness/mod.rs"]
-mod harness;
+use testkit::harness;
 
 fuzz_target!(|bytes: &[u8]| {
     let sealed = harness::raw::Raw::around(bytes).map(|raw| raw.frame(roce::Qpn::new(5)));

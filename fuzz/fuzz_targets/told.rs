@@ -3,9 +3,6 @@
 
 use libfuzzer_sys::fuzz_target;
 
-#[path = "../../roce/tests/harness/mod.rs"]
-mod harness;
-#[path = "../../roce/tests/congestion_reports/mod.rs"]
-mod congestion_reports;
+use testkit::congestion_reports;
 
 fuzz_target!(|bytes: &[u8]| congestion_reports::run(bytes));

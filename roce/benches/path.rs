@@ -2,17 +2,14 @@
 //!
 //! Two endpoints in one thread, frames in arrays, everything in cache, HPCC++ on: the rest is the cost of this crate.
 
-#[path = "../tests/harness/mod.rs"]
-mod harness;
-
 extern crate ferroce_roce as roce;
 
 use cc::HpccConfig;
-use harness::{BASE, Options, Pair};
 use roce::qp::{Capabilities, CongestionAlgorithm, Remote, SendRequest};
 use roce::wire::{MAX_OVERHEAD, Mtu};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
+use testkit::harness::{BASE, Options, Pair};
 
 const BATCH: usize = 32;
 const ROUNDS: u32 = 20_000;

@@ -2,6 +2,8 @@
 
 extern crate ferroce_roce as roce;
 
+use testkit::{congestion_reports, harness, model};
+
 mod all_hops;
 mod allocation;
 mod atomic_write_flush;
@@ -9,7 +11,6 @@ mod bounds;
 mod captures;
 mod changes;
 mod congestion;
-mod congestion_reports;
 mod connection;
 mod control;
 mod datagrams;
@@ -21,7 +22,6 @@ mod faults;
 mod first_window;
 mod flow_churn;
 mod formats;
-mod harness;
 mod hostile;
 mod hostile_answers;
 mod hostile_datagrams;
@@ -32,7 +32,6 @@ mod hostile_selective;
 mod linux_requester;
 mod long_paths;
 mod marks;
-mod model;
 mod multicast;
 mod numbers;
 mod object_reuse;

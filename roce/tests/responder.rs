@@ -6,7 +6,6 @@ use roce::qp::{Modify, State};
 use roce::wire::{Aeth, AtomicEth, FetchAdd, NakCode, Operation, Syndrome};
 use roce::{Access, Discard, Rkey};
 
-
 fn script() -> Script {
     Script::new(Options { memory: 1 << 16, ..Options::default() })
 }

@@ -11,10 +11,7 @@ mod echo;
 mod figure;
 mod figures;
 mod handover;
-#[path = "../../../roce/tests/harness/mod.rs"]
-mod harness;
 mod host;
-mod hostile;
 mod instructions;
 mod interface;
 mod memory;

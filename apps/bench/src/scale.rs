@@ -6,43 +6,16 @@ use roce::qp::{
     RtrSettings, RtsSettings, SendRequest, Sge,
 };
 use roce::wire::{MAX_OVERHEAD, Mac, Mtu, Path, RnrTimer, Service};
-use roce::{Access, AccessError, CqId, Endpoint, EndpointConfig, Memory, Psn, Qpn, Region, Slice};
+use roce::{Access, CqId, Endpoint, EndpointConfig, Psn, Qpn, Region};
 use std::net::IpAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
+use testkit::harness::{BASE, Ram};
 
-const BASE: u64 = 0x10_0000;
 const SIZE: u32 = 1024;
 const FRAME: usize = 1024 + MAX_OVERHEAD;
 /// Frames passed at a time, as in the burst of a port.
 const BURST: usize = 32;
-
-/// The buffer of a host, which all its queue pairs share.
-pub(crate) struct Ram(Vec<u8>);
-
-impl Ram {
-    fn range(at: Slice) -> std::ops::Range<usize> {
-        let from = (at.address() - BASE) as usize;
-        from..from + at.len() as usize
-    }
-}
-
-impl Memory for Ram {
-    fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
-        self.0[Self::range(to)].copy_from_slice(bytes);
-        Ok(())
-    }
-    fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError> {
-        into.copy_from_slice(&self.0[Self::range(from)]);
-        Ok(())
-    }
-    fn fetch_add(&mut self, _: Slice, _: u64) -> Result<u64, AccessError> {
-        Ok(0)
-    }
-    fn compare_swap(&mut self, _: Slice, _: u64, _: u64) -> Result<u64, AccessError> {
-        Ok(0)
-    }
-}
 
 /// One end: an endpoint with its queue pairs, and their buffer.
 pub(crate) struct Host {

@@ -28,7 +28,7 @@ struct Limit {
 /// The largest accepted circle: a type, a part of it, and the code that creates them.
 const SMALL_CIRCLE: usize = 3;
 
-const LIMITS: [Limit; 15] = [
+const LIMITS: [Limit; 16] = [
     Limit { folder: "cc", circle: 0, shared_names: 0 },
     Limit { folder: "roce", circle: 0, shared_names: 11 },
     Limit { folder: "datapath", circle: 4, shared_names: 5 },
@@ -40,14 +40,15 @@ const LIMITS: [Limit; 15] = [
     Limit { folder: "apps", circle: 5, shared_names: 16 },
     Limit { folder: "apps/bench", circle: 9, shared_names: 3 },
     Limit { folder: "apps/congestion", circle: 0, shared_names: 0 },
-    Limit { folder: "testkit/src/bin/injured.rs", circle: 0, shared_names: 0 },
-    Limit { folder: "testkit/src/bin/loss.rs", circle: 0, shared_names: 0 },
+    Limit { folder: "testkit", circle: 0, shared_names: 2 },
+    Limit { folder: "ci/fixtures/src/bin/injured.rs", circle: 0, shared_names: 0 },
+    Limit { folder: "ci/fixtures/src/bin/loss.rs", circle: 0, shared_names: 0 },
     Limit { folder: "ci/jobs", circle: 0, shared_names: 0 },
     Limit { folder: "ci/structure", circle: 0, shared_names: 0 },
 ];
 
 /// Lines with `#[path`, which compile a file of another crate.
-const PATH_ATTRIBUTES: usize = 18;
+const PATH_ATTRIBUTES: usize = 2;
 /// Paths that begin with `super::super::super`.
 const TUNNELS: usize = 0;
 
@@ -163,8 +164,8 @@ mod tests {
     fn a_crate_without_a_row_is_found_and_tests_and_examples_are_not() {
         let tracked = [
             "cc/src/lib.rs",
-            "testkit/src/bin/loss.rs",
-            "testkit/src/bin/new.rs",
+            "ci/fixtures/src/bin/loss.rs",
+            "ci/fixtures/src/bin/new.rs",
             "verbs/c/libibverbs/lib.rs",
             "verbs/new/lib.rs",
             "apps/new/src/main.rs",

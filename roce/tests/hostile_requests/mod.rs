@@ -1,10 +1,6 @@
 //! Every malformed request that the specification names, delivered by the test as the peer: the response, the counter, and the effect on
 //! both queue pairs. No byte of memory changes.
 
-mod datagrams;
-mod many_queue_pairs;
-mod table;
-mod windows;
 mod xrc;
 
 use crate::harness::raw::Raw;
@@ -17,6 +13,7 @@ use roce::wire::{Header, Operation, Reth, Service};
 use roce::{Discard, Psn, Rkey};
 use table::Outcome::{self, Acknowledged, Again, Fatal, Gap, NotReady, Silence};
 use table::{FULL, IMMEDIATE, Packet, prepare, raw, raw_reth, reth, table, write};
+use testkit::hostile_requests::{many_queue_pairs, table};
 
 fn post_receives(script: &mut Script, length: u32) {
     let qpn = script.host.qpn;

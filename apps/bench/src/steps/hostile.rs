@@ -1,8 +1,8 @@
 //! The cost of hostile frames, and of valid frames that arrive too often, in endpoints with few and many queue pairs.
 
 use super::{Meter, Step};
-use crate::hostile::many_queue_pairs::ManyQueuePairs;
 use crate::instructions::Cost;
+use testkit::hostile_requests::many_queue_pairs::ManyQueuePairs;
 
 /// The limit on the average instructions of a frame with its answer. They must not grow with the number of queue pairs: see [`budget`].
 const BUDGET: u64 = 2820;

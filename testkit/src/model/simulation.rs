@@ -415,7 +415,5 @@ impl Simulation {
     }
 }
 
-#[path = "verdict.rs"]
 mod verdict;
-#[path = "windows.rs"]
 mod windows;

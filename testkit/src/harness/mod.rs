@@ -1,5 +1,4 @@
 //! Two endpoints over virtual time and a link with seeded faults.
-#![allow(dead_code, reason = "tests, benchmarks and fuzz targets each use their part")]
 
 pub mod capture;
 pub mod linux;
@@ -49,6 +48,7 @@ pub const BASE: u64 = 0x7000_0000_0000;
 pub struct Ram(pub Vec<u8>);
 
 impl Ram {
+    #[inline]
     fn range(at: Slice) -> core::ops::Range<usize> {
         let from = (at.address() - BASE) as usize;
         from..from + at.len() as usize
@@ -63,20 +63,24 @@ impl Ram {
 }
 
 impl Memory for Ram {
+    #[inline]
     fn place(&mut self, to: Slice, bytes: &[u8]) -> Result<(), AccessError> {
         self.0.get_mut(Self::range(to)).ok_or(AccessError::Vanished)?.copy_from_slice(bytes);
         Ok(())
     }
 
+    #[inline]
     fn gather(&self, from: Slice, into: &mut [u8]) -> Result<(), AccessError> {
         into.copy_from_slice(self.0.get(Self::range(from)).ok_or(AccessError::Vanished)?);
         Ok(())
     }
 
+    #[inline]
     fn fetch_add(&mut self, at: Slice, add: u64) -> Result<u64, AccessError> {
         self.word(at, |word| word.wrapping_add(add))
     }
 
+    #[inline]
     fn compare_swap(&mut self, at: Slice, compare: u64, swap: u64) -> Result<u64, AccessError> {
         self.word(at, |word| if word == compare { swap } else { word })
     }

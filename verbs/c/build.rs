@@ -21,7 +21,6 @@ fn main() {
     }
     let builder = Builder::default()
         .header_contents("abi.h", HEADERS)
-        .layout_tests(false)
         .derive_default(true)
         .generate_comments(false)
         .prepend_enum_name(false)

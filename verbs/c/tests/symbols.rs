@@ -1,6 +1,8 @@
 //! The symbols that `libibverbs.so.1` exports, compared with those of the libraries of Debian 12 and 13 (`libibverbs.symbols`: each
 //! `name@version`, `@@` the default). The linker checks in `scripts/build` that each name is defined.
 
+mod common;
+
 use std::collections::BTreeSet;
 
 /// Versions that are left out, with the reason. No program of Debian requires them.
@@ -11,21 +13,12 @@ const LEFT_OUT: [(&str, &str); 1] =
 const ADDED: [(&str, &str); 1] =
     [("verbs_register_driver_33@IBVERBS_PRIVATE_33", "libmlx5 of rdma-core 33 (Debian 11) requires it")];
 
-/// Returns each `name@version` of the version script.
+/// Returns each `name@version` of the version script, except our own functions.
 fn ours() -> BTreeSet<String> {
-    let (mut version, mut symbols) = (None, BTreeSet::new());
-    for line in include_str!("../libibverbs.map").lines() {
-        let line = line.split("/*").next().unwrap_or(line).trim();
-        if let Some(name) = line.strip_suffix(" {") {
-            version = Some(name);
-        } else if let (Some(version), Some(name)) = (version, line.strip_suffix(';'))
-            && !name.contains([':', '}', ' '])
-            && !version.starts_with("FERROCE")
-        {
-            symbols.insert(format!("{name}@{version}"));
-        }
-    }
-    symbols
+    common::exported(include_str!("../libibverbs.map"))
+        .filter(|(_, version)| !version.starts_with("FERROCE"))
+        .map(|(name, version)| format!("{name}@{version}"))
+        .collect()
 }
 
 #[test]

@@ -180,3 +180,17 @@ pub fn lkey_of(objects: &Objects) -> u32 {
     // SAFETY: the region is alive.
     unsafe { (*objects.mr).lkey }
 }
+
+/// Returns the name and version of each symbol that a version script exports.
+pub fn exported(script: &str) -> impl Iterator<Item = (&str, &str)> {
+    let mut version = None;
+    script.lines().filter_map(move |line| {
+        let line = line.split("/*").next().unwrap_or(line).trim();
+        if let Some(name) = line.strip_suffix(" {") {
+            version = Some(name);
+            return None;
+        }
+        let name = line.strip_suffix(';').filter(|name| !name.contains([':', '}', ' ']))?;
+        Some((name, version?))
+    })
+}

@@ -30,6 +30,7 @@ pub mod port_spec;
 mod prefetch;
 mod probes;
 pub mod scm_rights;
+mod seqpacket;
 mod shared_memory;
 pub mod siblings;
 pub mod signals;

@@ -6,10 +6,9 @@
 
 use crate::errno::check;
 use crate::fork::CloseOnFork;
-use crate::scm_rights;
-use crate::unix_address;
+use crate::{scm_rights, seqpacket};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Bytes of a message.
 pub(super) const MESSAGE: usize = 64;
@@ -78,10 +77,8 @@ pub(super) struct Socket {
 impl Name {
     /// Binds a name. Fails with `AddrInUse` if another process has it.
     pub(super) fn reserve(name: &str) -> io::Result<Self> {
-        let socket = new()?;
-        let (address, length) = address(name)?;
-        // SAFETY: the address has the given length.
-        check(unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        let socket = CloseOnFork::from(seqpacket::socket(libc::SOCK_NONBLOCK)?);
+        seqpacket::bind(&socket, &abstract_name(name))?;
         Ok(Self(socket))
     }
 }
@@ -90,18 +87,13 @@ impl Listener {
     /// Binds a name and listens. Fails with `AddrInUse` if another process has it.
     pub(super) fn new(name: &str) -> io::Result<Self> {
         let Name(socket) = Name::reserve(name)?;
-        // SAFETY: plain numbers.
-        check(unsafe { libc::listen(socket.as_raw_fd(), QUEUE) })?;
+        seqpacket::listen(&socket, QUEUE)?;
         Ok(Self(socket))
     }
 
     /// Accepts the next connection, without waiting.
     pub(super) fn accept(&self) -> io::Result<Unknown> {
-        let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-        // SAFETY: no address is requested.
-        let fd =
-            unsafe { libc::accept4(self.as_raw_fd(), std::ptr::null_mut(), std::ptr::null_mut(), flags) };
-        owned(fd).map(Unknown)
+        Ok(Unknown(seqpacket::accept(self, libc::SOCK_NONBLOCK)?.into()))
     }
 }
 
@@ -115,10 +107,8 @@ impl Unknown {
     /// Connects to a name, without waiting. Fails with `ConnectionRefused` if no process listens there, or `WouldBlock` if the queue of the
     /// process is full.
     pub(super) fn connect(name: &str) -> io::Result<Self> {
-        let socket = new()?;
-        let (address, length) = address(name)?;
-        // SAFETY: the address has the given length.
-        check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) })?;
+        let socket = CloseOnFork::from(seqpacket::socket(libc::SOCK_NONBLOCK)?);
+        seqpacket::connect(&socket, &abstract_name(name))?;
         Ok(Self(socket))
     }
 
@@ -200,18 +190,6 @@ impl AsRawFd for Socket {
     }
 }
 
-fn address(name: &str) -> io::Result<(libc::sockaddr_un, libc::socklen_t)> {
-    unix_address(format!("\0{name}").as_bytes())
-}
-
-fn new() -> io::Result<CloseOnFork> {
-    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
-    // SAFETY: plain numbers.
-    owned(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })
-}
-
-fn owned(fd: RawFd) -> io::Result<CloseOnFork> {
-    check(fd)?;
-    // SAFETY: a fresh descriptor with no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) }.into())
+fn abstract_name(name: &str) -> Vec<u8> {
+    format!("\0{name}").into_bytes()
 }

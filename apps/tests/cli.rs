@@ -20,53 +20,18 @@ fn refused(line: &str, code: i32) -> String {
 }
 
 #[test]
-fn wrong_flags_name_the_remedy() {
-    for (line, parts) in [
-        ("write-bw --frob", &["--frob", "--help"][..]),
-        ("write-bm", &["write-bm", "write-bw"]),
-        ("write-bw -s big --port lo", &["big", "4K"]),
-        ("write-bw -m 1500 --port lo", &["1500", "use 256, 512, 1024, 2048 or 4096"]),
-        ("write-bw -n 0 --port lo", &["0", "use 1 to"]),
-        ("write-bw -n 5 -D 2 --port lo", &["--iters", "--duration"]),
-        ("write-bw -D 0 --port lo", &["seconds"]),
-        ("write-bw -D 1e19 -f 1e19 --port lo", &["at most 1000000000s"]),
-        ("write-bw --active 1x1e19s,1x1e19s --port lo localhost", &["1x2s"]),
-        ("write-bw -c UD --port lo", &["UD only SEND", "RC"]),
-        ("write-bw -z --port lo", &["-z", "over TCP", "ferroce run -- ib_write_bw"]),
-        ("write-bw --ip 10.0.0.300 --port lo", &["10.0.0.300", "10.0.0.1/24"]),
-        ("write-bw --progress magic --port lo", &["inline", "dedicated"]),
-        (
-            "config --progress dedicated:9999",
-            &["dedicated:9999: this process may not use", "write dedicated:"],
-        ),
-        ("write-bw --link-rate 25 --port lo", &["write \"25G\""]),
-        ("write-bw --cc hpcc-rx --port lo", &["--cc-base-rtt"]),
-        ("write-bw --cc hpcc --cc-eta 2 --port lo", &["at most 1"]),
-        ("write-bw --cc hpcc,colour=red --port lo", &["colour", "use one of cc, window"]),
-        ("write-bw --cc fixed --cc-flows 2 --port lo", &["--cc hpcc"]),
-        ("read-lat -q 2 --port lo", &["one queue pair"]),
-        ("atomic-bw -s 16 --port lo", &["always 8 bytes"]),
-        ("write-bw", &["no port", "--port veth0", "FERROCE_PORT"]),
-        ("doctor --peer 10.0.0.1", &["--port"]),
-        ("why --qp 0x1000000", &["0x1000000", "write 0x000012, or 18"]),
-        ("capture 1 --qp x", &["not a queue pair number"]),
-        ("completions basic", &["bash", "zsh", "fish"]),
-        ("info --config /nonexistent.toml", &["/nonexistent.toml"]),
-        ("run --namespaces 2 --port lo -- true", &["--port lo", "leave out --port"]),
-    ] {
-        let error = refused(line, 2);
-        for part in parts {
-            assert!(error.contains(part), "{line}: no {part:?} in {error}");
-        }
-    }
+fn a_cpu_that_this_process_may_not_use_is_named_with_one_that_it_may() {
+    let error = refused("config --progress dedicated:9999", 2);
+    assert!(error.contains("dedicated:9999: this process may not use"), "{error}");
+    assert!(error.contains("write dedicated:"), "{error}");
 }
 
 #[test]
-fn a_port_that_is_not_there_is_named() {
+fn what_is_not_there_is_named() {
     let error = refused("info --port nosuchif0", 1);
-    assert!(error.contains("nosuchif0"), "{error}");
-    let error = refused("write-bw --port memif:", 1);
-    assert!(error.contains("memif"), "{error}");
+    assert!(error.contains("no interface `nosuchif0`"), "{error}");
+    let error = refused("run --namespaces 2 --port lo -- true", 2);
+    assert!(error.contains("--port lo") && error.contains("leave out --port"), "{error}");
 }
 
 #[test]
@@ -160,15 +125,6 @@ fn doctor_fails_on_a_port_that_is_not_there() {
 fn a_guard_that_no_program_has_started_names_the_remedy() {
     let error = refused("guard", 1);
     assert!(error.contains("use `ferroce run`"), "{error}");
-}
-
-#[test]
-fn an_unknown_key_in_a_settings_file_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("ferroce.toml");
-    std::fs::write(&file, "port = \"lo\"\ncolour = \"red\"\n").unwrap();
-    let error = refused(&format!("info --config {}", file.display()), 2);
-    assert!(error.contains("colour"), "{error}");
 }
 
 #[test]
@@ -377,14 +333,9 @@ fn config_shows_whether_answers_are_sealed_and_by_which_key() {
 }
 
 #[test]
-fn config_checks_a_file_that_names_no_port() {
+fn config_accepts_a_file_that_names_no_port() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("x.toml");
-    for (text, part) in [("mtu = 1500", "1500"), ("port = 'memif:'", "memif"), ("colour = 1", "colour")] {
-        std::fs::write(&file, text).unwrap();
-        let error = refused(&format!("config --config {}", file.display()), 2);
-        assert!(error.contains(part), "{error}");
-    }
     std::fs::write(&file, "mtu = 1024").unwrap();
     ferroce(&format!("config --config {}", file.display())).assert().success();
 }

@@ -111,3 +111,32 @@ fn probes_of_slow_flows_leave_the_link_to_their_data() {
         assert!(times <= most, "{name}: {times} times the ideal");
     }
 }
+
+/// RFC 9002 6.2.1: a probe of the tail is due only after the longest round trip to expect. The first burst of an incast drains in 1 ms with
+/// 256 flows and in 4 ms with 1000, and the only round trip measured before is that of its first packets. Later, hundreds of flows send a
+/// packet each at the same time. The windows of 1000 flows shrink while packets without AckReq are in flight.
+#[test]
+fn an_incast_without_a_loss_retransmits_nothing() {
+    let (sender, receiver) = (AlgorithmConfig::Hpcc(config(100)), AlgorithmConfig::HpccReceiver(config(100)));
+    let probing = |algorithm| Congestion::new(algorithm).probing(Some(Duration::from_nanos(4400)));
+    let in_band = Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(sender) };
+    for (senders, congestion, millis, selective_repeat) in [
+        (256, in_band, 20, true),
+        (256, probing(receiver), 20, true),
+        (1000, probing(sender), 5, true),
+        (1000, probing(sender), 5, false),
+        (1000, probing(receiver), 7, true),
+    ] {
+        let mut setup =
+            Setup { congestion, ..many(Hosts::Endpoints, senders, 1024, AlgorithmConfig::Hpcc(config(1))) };
+        setup.requests.selective_repeat = selective_repeat;
+        setup.limit = Duration::from_millis(millis);
+        let outcome = run(&setup, &mut ()).unwrap();
+        assert_eq!(
+            (outcome.dropped, outcome.retransmitted, outcome.doubled),
+            (0, 0, 0),
+            "{senders} senders, {}, selective repeat: {selective_repeat}",
+            congestion.algorithm.name()
+        );
+    }
+}

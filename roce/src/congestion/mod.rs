@@ -289,6 +289,12 @@ impl CongestionControl {
         self.telemetry.as_ref()?.prober.due_while_held_at()
     }
 
+    /// Returns the time between two packets of `bytes` bytes at the pacing rate.
+    pub(crate) fn packet_interval(&self, bytes: u32) -> Duration {
+        let rate = self.flow.as_ref().and_then(|flow| flow.algorithm().pacing_rate());
+        rate.map_or(Duration::ZERO, |rate| rate.time_for(bytes.into()))
+    }
+
     pub(crate) fn on_timeout(&mut self, now: Instant) {
         if let Some(flow) = &mut self.flow
             && flow.algorithm().poll_timeout().is_some_and(|at| at <= now)

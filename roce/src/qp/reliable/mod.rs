@@ -498,7 +498,8 @@ impl Reliable {
 
     pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {
         let window = self.requester.recovery_limit(common.congestion.window().unwrap_or(0));
-        match self.requester.on_timeout(window, context) {
+        let interval = common.congestion.packet_interval(self.requester.mtu());
+        match self.requester.on_timeout(window, interval, context) {
             Ok(progress) => {
                 if progress.lost && self.requester.is_unanswered() {
                     common.suspect_path(context);

@@ -232,9 +232,6 @@ impl Reliable {
         }
         let connection = common.connection.as_ref()?;
         let window = self.requester.recovery_limit(common.congestion.window()?);
-        if self.requester.needs_ack_request(window) {
-            self.requester.force_ack_request(context.now);
-        }
         let plan = match self.requester.plan(window, context.now) {
             None if self.requester.is_at_local() => {
                 let begin = common.state == State::ReadyToSend;

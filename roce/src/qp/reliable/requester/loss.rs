@@ -8,11 +8,13 @@ use cc::Instant;
 use core::time::Duration;
 
 impl Requester {
-    /// Runs the timers that are due; `window` is the congestion window, bytes.
+    /// Runs the timers that are due. `window` is the congestion window in bytes, and `interval` the time between two packets at the pacing
+    /// rate.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(in crate::qp) fn on_timeout(
         &mut self,
         window: u64,
+        interval: Duration,
         context: &mut Context<'_>,
     ) -> Result<Progress, RequesterError> {
         let now = context.now;
@@ -21,7 +23,7 @@ impl Requester {
         }
         if !self.timers.retransmission.is_expired(now) {
             if self.timers.probe.is_due(now) {
-                self.on_probe_timeout(window, now);
+                self.on_probe_timeout(window, interval, now);
             }
             return Ok(Progress { lost: self.detect(now), ..Progress::default() });
         }
@@ -73,33 +75,27 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// Returns whether both sides would wait permanently: no packet in flight has AckReq, and the shrunken window admits no packet that
-    /// could set it. No timer runs then.
+    /// Returns whether both sides would wait permanently if the full window blocked the next packet: no packet in flight has AckReq. This
+    /// occurs after the window shrank within a message.
     #[inline]
-    pub(in crate::qp) fn needs_ack_request(&self, window: u64) -> bool {
+    pub(super) fn needs_ack_request(&self) -> bool {
         self.ack_requests.end() <= self.sequence.una
             && self.sequence.una < self.sequence.next
-            && self.in_flight() >= window.max(1)
             && !self.recovery.has_lost()
-    }
-
-    /// Retransmits from the oldest packet on, without a loss, so that the last packet of the window sets AckReq.
-    #[cold]
-    pub(in crate::qp) fn force_ack_request(&mut self, now: Instant) {
-        if self.recovery.is_selective() {
-            self.mark_lost_without_blame(now);
-        } else {
-            self.rewind();
-        }
     }
 
     /// Sends a probe after [`Self::probe_wait`] without an answer. This uses no retry, leaves the retransmission timer running, and reports
     /// no loss, because the peer may only be slow.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
-    fn on_probe_timeout(&mut self, window: u64, now: Instant) {
+    fn on_probe_timeout(&mut self, window: u64, interval: Duration, now: Instant) {
         self.timers.probe.stop();
         if self.sequence.is_answered() {
             self.rtt.on_probe();
+            return;
+        }
+        let due = self.ack_requests.sent_at() + self.paced_probe_wait(interval);
+        if now < due {
+            self.timers.probe.set(Some(due));
             return;
         }
         if self.recovery.is_selective() {
@@ -120,21 +116,36 @@ impl Requester {
 
     /// Returns the time without an answer after which a probe is sent, at most the retransmission timeout.
     pub(super) fn probe_wait(&self) -> Option<Duration> {
+        self.probe_wait_beyond(self.slowest_answer())
+    }
+
+    /// Returns [`Self::probe_wait`] if an answer may take `slowest`.
+    fn probe_wait_beyond(&self, slowest: Duration) -> Option<Duration> {
         // A probe of go-back-N retransmits everything, so its timeout is twice as long.
         let more = u8::from(!self.recovery.is_selective());
-        let wait = self.rtt.probe_wait(self.slowest_answer(), more)?;
+        let wait = self.rtt.probe_wait(slowest, more)?;
         Some(self.timers.retransmission.wait().map_or(wait, |timeout| timeout.min(wait)))
     }
 
-    /// Returns when the next probe is due if no further answer arrives. With selective repeat: [`Self::probe_wait`] after the last AckReq
-    /// (RFC 9002 6.2.1 measures from the last packet), and at least half of that from now. So answers to packets before a lost tail
-    /// postpone it little. The answers of a READ may arrive slowly, so each restarts the whole time.
+    /// Returns [`Self::probe_wait`] plus twice `interval`, the time between two packets at the pacing rate; at most the retransmission
+    /// timeout. Each of the flows that share a link may have a packet in its queue. Together, these packets take as long as the interval
+    /// if the rates add up to the link's, and twice as long if all rates have just risen. No measured round trip announces this.
+    fn paced_probe_wait(&self, interval: Duration) -> Duration {
+        let wait = self.probe_wait().unwrap_or_default().saturating_add(interval.saturating_mul(2));
+        self.timers.retransmission.wait().map_or(wait, |timeout| timeout.min(wait))
+    }
+
+    /// Returns when the next probe is due if no answer arrives after the one at `now`. With selective repeat: [`Self::probe_wait`] after the
+    /// last AckReq (RFC 9002 6.2.1 measures from the last packet), and at least half of that from now. So answers to packets before a lost
+    /// tail postpone it little. The answers of a READ may arrive slowly, so each restarts the whole time.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "adding to an `Instant` saturates; the divisor is a constant"
     )]
     pub(super) fn probe_due(&self, now: Instant) -> Option<Instant> {
-        let wait = self.probe_wait()?;
+        // The queue may have grown since the last measurement: a packet that is unanswered although earlier ones arrive shows by how much.
+        let since = self.rtt.sampled_at().unwrap_or(self.ack_requests.sent_at());
+        let wait = self.probe_wait_beyond(self.slowest_answer().max(now.saturating_since(since) * 2))?;
         if !self.recovery.is_selective() || !self.reads.is_empty() {
             return Some(now + wait);
         }

@@ -117,6 +117,12 @@ impl RttEstimator {
         self.sample.map(|(number, _)| number)
     }
 
+    /// Returns when the measured packet was sent.
+    #[inline]
+    pub(super) fn sampled_at(&self) -> Option<Instant> {
+        self.sample.map(|(_, since)| since)
+    }
+
     /// Stops measuring a packet that is retransmitted: its acknowledgement may be of either transmission (Karn).
     #[inline]
     pub(super) const fn cancel(&mut self) {

@@ -177,16 +177,12 @@ impl Requester {
         self.rtt.cancel();
     }
 
-    /// Handles an RNR NAK: the peer does not have the oldest packet, even if it was SACKed, and still holds the packets after it.
+    /// Handles an RNR NAK: the peer does not have the oldest packet, even if it was SACKed, and still holds the packets after it. The paths
+    /// did not fail.
     pub(super) fn mark_rnr_refused(&mut self, now: Instant) {
         if let Some(selective) = self.recovery.selective_mut() {
             selective.scoreboard.renege();
         }
-        self.mark_lost_without_blame(now);
-    }
-
-    /// Marks all missing packets as lost, without counting a failure of their paths.
-    pub(super) fn mark_lost_without_blame(&mut self, now: Instant) {
         self.mark_all_lost(now);
         if let Some(selective) = self.recovery.selective_mut() {
             selective.rack.clear_path_blame();

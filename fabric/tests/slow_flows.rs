@@ -140,3 +140,24 @@ fn an_incast_without_a_loss_retransmits_nothing() {
         );
     }
 }
+
+/// A thousand flows are slow after their first burst, and all but one have little left to send. With `hpcc-rx`, no answer counted as that of
+/// a probe, so none left between two packets, and a flow could learn of the free link only from its next packet, up to 9 ms later.
+#[test]
+fn slow_flows_notice_that_their_link_has_become_free() {
+    let config = config(100);
+    for algorithm in [AlgorithmConfig::Hpcc(config), AlgorithmConfig::HpccReceiver(config)] {
+        let congestion = Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(algorithm) };
+        let mut setup =
+            Setup { congestion, ..many(Hosts::Endpoints, 1000, 1024, AlgorithmConfig::Hpcc(config)) };
+        for (index, flow) in setup.flows.iter_mut().enumerate() {
+            flow.bytes = if index == 0 { 20_000_000 } else { 60_000 };
+        }
+        let bytes: u64 = setup.flows.iter().map(|flow| flow.bytes + flow.bytes.div_ceil(1024) * 102).sum();
+        let outcome = run(&setup, &mut ()).unwrap();
+        let times = outcome.time.as_secs_f64() / LINE.time_for(bytes).as_secs_f64();
+        let name = algorithm.name();
+        println!("999 short flows and a long one, {name}: {times:.2} times the ideal");
+        assert!(outcome.finished.len() == 1000 && times <= 1.4, "{name}: {times} times the ideal");
+    }
+}

@@ -168,7 +168,12 @@ impl CongestionControl {
                 }
                 return Ok(());
             }
-            Report::Window(_) => 0,
+            Report::Window(_) => {
+                if let Some(telemetry) = &mut self.telemetry {
+                    telemetry.prober.on_window();
+                }
+                0
+            }
             Report::Busiest { .. }
             | Report::Hop { .. }
             | Report::Shared { .. }

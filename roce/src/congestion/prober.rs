@@ -48,6 +48,8 @@ pub(super) struct Prober {
     next: u64,
     /// Answers to probes before this number are stale.
     awaited: u64,
+    /// Probes before this number were sent before the receiver's last window, which is its only answer.
+    before_window: u64,
     last_sent: Option<Instant>,
     /// When the newest probes were sent, and the number of the data packet after each, by probe number modulo [`TIMED`].
     sent_at: [(Instant, u64); TIMED],
@@ -114,8 +116,14 @@ impl Prober {
     }
 
     #[inline]
-    pub(super) const fn unanswered(&self) -> u64 {
-        self.next - self.awaited
+    pub(super) fn unanswered(&self) -> u64 {
+        self.next - self.awaited.max(self.before_window)
+    }
+
+    /// Records a window of the receiver.
+    #[inline]
+    pub(super) const fn on_window(&mut self) {
+        self.before_window = self.next;
     }
 
     /// Returns whether any probe is ever sent.
@@ -206,7 +214,7 @@ impl Prober {
             interval => {
                 let interval =
                     interval.or(self.unacknowledged_interval.filter(|_| self.has_unacknowledged))?;
-                let is_answered = self.next - self.awaited < SLOW_AFTER_UNANSWERED;
+                let is_answered = self.unanswered() < SLOW_AFTER_UNANSWERED;
                 if is_answered { interval } else { interval.max(SLOW_INTERVAL) }
             }
         };
@@ -214,10 +222,10 @@ impl Prober {
     }
 
     /// Returns when the next probe may be sent while the pacer delays the next packet, perhaps for many round trips. Without these probes a
-    /// slow flow would use free bandwidth only after that time. They are sent only to a peer that has answered a probe.
+    /// slow flow would use free bandwidth only after that time. They are sent only to a peer that has answered a probe or sent a window.
     #[inline]
     pub(super) fn due_while_held_at(&self) -> Option<Instant> {
-        if self.awaited == 0 || self.is_discovery {
+        if self.awaited.max(self.before_window) == 0 || self.is_discovery {
             return None;
         }
         let interval =
@@ -328,6 +336,24 @@ mod tests {
         prober.on_held(at(10_500), at(20_000));
         assert_eq!(prober.due_while_held_at(), Some(at(10_980)), "anew for each packet");
     }
+
+    /// A receiver that computes windows answers no probe.
+    #[test]
+    fn windows_answer_probes() {
+        let at = |micros: u64| Instant::from_nanos(micros * 1000);
+        let mut prober = Prober::new(None, Some(Duration::from_micros(10)));
+        for number in 0..2 * SLOW_AFTER_UNANSWERED {
+            prober.on_unacknowledged_data();
+            prober.on_sent(at(number * 10), number);
+            prober.on_peer_answered();
+            prober.on_window();
+        }
+        prober.on_unacknowledged_data();
+        assert_eq!((prober.unanswered(), prober.due_at()), (0, Some(at(5120))));
+        prober.on_held(at(6000), at(9000));
+        assert_eq!(prober.due_while_held_at(), Some(at(6480)));
+    }
+
     #[test]
     fn a_regular_probe_needs_data_sent_since_the_one_before() {
         let at = |micros: u64| Instant::from_nanos(micros * 1000);

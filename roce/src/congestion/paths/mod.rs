@@ -132,10 +132,11 @@ impl Paths {
     }
 
     /// Applies a report on `path`, with spraying. Returns the in-flight share of the most loaded path since the last report, because one
-    /// window and one rate apply to all paths.
+    /// window and one rate apply to all paths. A path is probed again after the probes of all others, and each needs new data.
     pub(super) fn on_sprayed(&mut self, now: Instant, path: u8, report: Report) -> Option<Inflight> {
-        let (interval, oldest) = (self.interval, self.round() * FRESH_ROUNDS);
+        let (interval, count) = (self.interval, self.paths.len() as u32);
         let PathPolicy::Spraying(policy) = &mut self.policy else { return None };
+        let oldest = policy.spacing(now).max(interval) * count * FRESH_ROUNDS;
         let load = self.paths.get_mut(usize::from(path))?.on_report(now, report, interval)?;
         let loads = self.paths.iter().filter_map(|entry| entry.load(now, oldest));
         let utilisation = loads.map(|load| load.share).fold(load.share, f64::max);
@@ -184,6 +185,29 @@ const fn source_port(own: u16, index: u16) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::Mac;
+    use core::net::{IpAddr, Ipv4Addr};
+
+    /// Packets are ten intervals apart, and so are the probes, which alternate between four paths. Only the first path is loaded.
+    #[test]
+    fn loads_of_sprayed_paths_stay_valid_between_sparse_packets() {
+        let end = |host| (Mac([2, 0, 0, 0, 0, host]), IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)));
+        let interval = Duration::from_micros(10);
+        let choice = PathChoice { count: 4, interval, spray: true };
+        let mut paths = Paths::new(Some(choice), &Path::new(end(1), end(2)), Qpn::new(7), None).unwrap();
+        let mut report = |micros, path, share: u32| {
+            let report = Report::Ratio { path_id: 0, utilisation: share << 20, interval: 10_000 };
+            let now = Instant::from_nanos(micros * 1000);
+            paths.on_sprayed(now, path, report).unwrap().utilisation
+        };
+        for round in 1..5 {
+            let shares = [(0, 3), (1, 1), (2, 1), (3, 1)]
+                .map(|(path, share)| report(400 * round + 100 * u64::from(path), path, share));
+            assert_eq!(shares[3], 3.0, "the first path counts until it is probed again");
+        }
+        assert_eq!(report(1_000_000, 1, 1), 1.0, "loads from before a pause are too old");
+        assert_eq!(report(1_000_100, 2, 1), 1.0);
+    }
 
     #[test]
     fn each_path_has_a_port_of_its_own() {

@@ -9,7 +9,9 @@ pub(super) struct Spraying {
     /// Path of answers, and the earliest time at which it changes.
     answers: usize,
     answers_until: Instant,
+    /// When the last report arrived, and how long after the one before.
     reported: Instant,
+    gap: Duration,
 }
 
 impl Spraying {
@@ -25,9 +27,15 @@ impl Spraying {
         }
     }
 
+    /// Returns the time between two reports: the shorter of the last two gaps, so that a pause of the sender does not count.
+    pub(super) fn spacing(&self, now: Instant) -> Duration {
+        now.saturating_since(self.reported).min(self.gap)
+    }
+
     /// Returns the in-flight share for the algorithm: `utilisation`, of the most loaded path, over the time since the last report.
     pub(super) fn inflight(&mut self, now: Instant, utilisation: f64, interval: Duration) -> Inflight {
-        let since = now.saturating_since(self.reported).clamp(Duration::from_nanos(1), interval);
+        self.gap = now.saturating_since(self.reported);
+        let since = self.gap.clamp(Duration::from_nanos(1), interval);
         self.reported = now;
         Inflight { utilisation, interval: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }
     }

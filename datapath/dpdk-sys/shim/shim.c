@@ -3,6 +3,7 @@
 
 #include <rte_errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const uint64_t ferroce_rss_ipv4_udp = RTE_ETH_RSS_NONFRAG_IPV4_UDP, ferroce_rss_ipv6_udp = RTE_ETH_RSS_NONFRAG_IPV6_UDP;
@@ -61,6 +62,58 @@ struct rte_mempool *ferroce_mbuf_pool_in_one_piece(const char *name, unsigned in
 void ferroce_mbuf_free(struct rte_mbuf *mbuf)
 {
 	rte_pktmbuf_free(mbuf);
+}
+
+struct ferroce_device ferroce_device_of(uint16_t port)
+{
+	struct rte_eth_dev_info info;
+
+	memset(&info, 0, sizeof(info));
+	if (rte_eth_dev_info_get(port, &info) != 0)
+		return (struct ferroce_device){ 0 };
+	return (struct ferroce_device){
+		.device = info.device,
+		.driver_name = info.driver_name,
+		.flow_type_rss_offloads = info.flow_type_rss_offloads,
+		.min_mtu = info.min_mtu,
+		.max_mtu = info.max_mtu,
+		.max_rx_queues = info.max_rx_queues,
+		.max_tx_queues = info.max_tx_queues,
+		.reta_size = info.reta_size,
+		.hash_key_size = info.hash_key_size,
+	};
+}
+
+int ferroce_configure(uint16_t port, uint16_t queues, uint32_t mtu, const uint8_t *key, uint8_t key_len, uint64_t flows)
+{
+	struct rte_eth_conf conf;
+
+	memset(&conf, 0, sizeof(conf));
+	conf.rxmode.mtu = mtu;
+	if (flows != 0) {
+		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		conf.rx_adv_conf.rss_conf.rss_key = (uint8_t *)(uintptr_t)key;
+		conf.rx_adv_conf.rss_conf.rss_key_len = key_len;
+		conf.rx_adv_conf.rss_conf.rss_hf = flows;
+	}
+	return rte_eth_dev_configure(port, queues, queues, &conf);
+}
+
+int ferroce_set_redirection_table(uint16_t port, const uint16_t *queues, uint16_t size)
+{
+	struct rte_eth_rss_reta_entry64 *groups;
+	int result;
+
+	groups = calloc(size / RTE_ETH_RETA_GROUP_SIZE + 1, sizeof(*groups));
+	if (groups == NULL)
+		return -ENOMEM;
+	for (unsigned int hash = 0; hash < size; hash++) {
+		groups[hash / RTE_ETH_RETA_GROUP_SIZE].mask = UINT64_MAX;
+		groups[hash / RTE_ETH_RETA_GROUP_SIZE].reta[hash % RTE_ETH_RETA_GROUP_SIZE] = queues[hash];
+	}
+	result = rte_eth_dev_rss_reta_update(port, groups, size);
+	free(groups);
+	return result;
 }
 
 struct ferroce_link ferroce_link_of(uint16_t port)

@@ -1,4 +1,7 @@
-/* What Rust can't call in DPDK: static-inline functions, macros, thread-local variables. */
+/*
+ * What Rust can't call in DPDK: static-inline functions, macros, thread-local variables; and functions whose structures differ from release to
+ * release.
+ */
 #ifndef FERROCE_SHIM_H
 #define FERROCE_SHIM_H
 
@@ -31,6 +34,24 @@ void ferroce_mbuf_free_bulk(struct rte_mbuf **mbufs, unsigned int n);
 /* RTE_ETH_RSS_NONFRAG_IPV4_UDP and RTE_ETH_RSS_NONFRAG_IPV6_UDP */
 extern const uint64_t ferroce_rss_ipv4_udp, ferroce_rss_ipv6_udp;
 
+/* Members of struct rte_eth_dev_info. */
+struct ferroce_device {
+	struct rte_device *device;
+	const char *driver_name;
+	uint64_t flow_type_rss_offloads;
+	uint16_t min_mtu, max_mtu;
+	uint16_t max_rx_queues, max_tx_queues;
+	uint16_t reta_size;
+	uint8_t hash_key_size;
+};
+
+/* All zero for a port that does not exist. */
+struct ferroce_device ferroce_device_of(uint16_t port);
+/* As many receive as transmit queues. No RSS if `flows` is 0. DPDK copies the key. 0, or a negative errno. */
+int ferroce_configure(uint16_t port, uint16_t queues, uint32_t mtu, const uint8_t *key, uint8_t key_len, uint64_t flows);
+/* Sets the queues of all hashes, as many as the device's reta_size. 0, or a negative errno. */
+int ferroce_set_redirection_table(uint16_t port, const uint16_t *queues, uint16_t size);
+
 struct ferroce_link {
 	/* Mb/s, or RTE_ETH_SPEED_NUM_NONE or _UNKNOWN. */
 	uint32_t speed;
@@ -49,8 +70,8 @@ typedef void (*ferroce_log_sink)(uint32_t level, const char *text, size_t len);
 /* Sends all of DPDK's log to `sink`. 0, or -1 with errno set. */
 int ferroce_log_to(ferroce_log_sink sink);
 
-/* The offsets of the fields of rte_mbuf that Rust accesses. In DPDK 24.07 and newer, most of them are members of anonymous unions. */
-enum {
+/* The offsets of the fields of rte_mbuf that Rust accesses, and its size. In DPDK 24.07 and newer, most of them are members of anonymous unions. */
+enum ferroce_mbuf {
 	FERROCE_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
 	FERROCE_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),
 	FERROCE_MBUF_REFCNT = offsetof(struct rte_mbuf, refcnt),
@@ -58,6 +79,7 @@ enum {
 	FERROCE_MBUF_PKT_LEN = offsetof(struct rte_mbuf, pkt_len),
 	FERROCE_MBUF_DATA_LEN = offsetof(struct rte_mbuf, data_len),
 	FERROCE_MBUF_BUF_LEN = offsetof(struct rte_mbuf, buf_len),
+	FERROCE_MBUF_SIZE = sizeof(struct rte_mbuf),
 };
 
 struct ferroce_offset {

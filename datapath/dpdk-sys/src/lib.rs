@@ -2,7 +2,7 @@
 //! this crate; `releases.rs` lists the supported releases.
 //!
 //! Only what Ferroce calls is bound; `build.rs` has the lists. Functions that are inline in DPDK's headers are bound through a small C
-//! shim, as `ferroce_*`. By default, drivers are not linked: DPDK loads them at start from [`DRIVER_DIR`]. The exception is `net_ring`,
+//! shim, as `ferroce_*`, as are those whose structures differ from release to release. By default, drivers are not linked: DPDK loads them at start from [`DRIVER_DIR`]. The exception is `net_ring`,
 //! whose ports are created by a function. A build with `FERROCE_DPDK=static` links all of DPDK, drivers included; see [`LINKED_DRIVERS`].
 //!
 //! `ferroce-datapath` provides a safe interface.
@@ -10,10 +10,32 @@
 mod bindings {
     #![allow(missing_docs, non_camel_case_types, non_upper_case_globals, non_snake_case, dead_code)]
     #![allow(unsafe_op_in_unsafe_fn, clippy::all, clippy::undocumented_unsafe_blocks, clippy::too_many_lines)]
+    use super::{rte_device, rte_eth_rxconf, rte_eth_txconf, rte_mbuf, rte_mempool, rte_ring};
     include!(concat!(env!("OUT_DIR"), "/dpdk.rs"));
 }
 
 pub use bindings::*;
+
+/// Defines structures of DPDK to which Rust has only pointers.
+macro_rules! incomplete {
+    ($($name:ident)*) => {
+        $(
+            #[doc = concat!("`", stringify!($name), "`, to which Rust has only pointers.")]
+            #[allow(non_camel_case_types)]
+            #[derive(Debug)]
+            #[repr(C)]
+            pub struct $name([u8; 0]);
+        )*
+    };
+}
+
+incomplete! { rte_device rte_eth_rxconf rte_eth_txconf rte_mempool rte_ring }
+
+/// `rte_mbuf`, whose fields are nested differently in different releases. It has accessors for those that Ferroce uses.
+#[allow(non_camel_case_types)]
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub struct rte_mbuf([u8; FERROCE_MBUF_SIZE as usize]);
 
 /// The directory from which the installed DPDK loads its drivers.
 pub const DRIVER_DIR: &str = env!("DPDK_DRIVER_DIR");

@@ -4,7 +4,6 @@ use super::eal;
 use super::pool::Pool;
 use crate::fork;
 use dpdk_sys as dpdk;
-use std::mem::MaybeUninit;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Serializes opening and closing, because the error messages of all devices go to one log.
@@ -59,13 +58,9 @@ fn close(id: u16) {
     }
 }
 
-pub(super) fn device_info(id: u16) -> dpdk::rte_eth_dev_info {
-    let mut info = MaybeUninit::zeroed();
-    // SAFETY: `info` has room for the structure, and all-zero bytes are a valid one if the call fails.
-    unsafe {
-        dpdk::rte_eth_dev_info_get(id, info.as_mut_ptr());
-        info.assume_init()
-    }
+pub(super) fn device_info(id: u16) -> dpdk::ferroce_device {
+    // SAFETY: DPDK refuses a port that does not exist.
+    unsafe { dpdk::ferroce_device_of(id) }
 }
 
 pub(super) fn link_is_up(id: u16) -> bool {

@@ -14,16 +14,17 @@ const HASH_KEY: [u8; 37] = {
     key
 };
 
-/// Entries in one group of DPDK's redirection table.
+/// Entries in one group of DPDK's redirection table, of which a NIC has at least one.
 const GROUP: usize = 64;
 
 /// The RSS settings of a NIC: a hash over the addresses and ports of UDP packets. Queue 0 receives all other frames.
 pub(super) struct Hash {
     /// DPDK's flag for UDP over IPv4, and for UDP over IPv6 if the NIC hashes that too.
-    flows: u64,
+    pub(super) flows: u64,
     /// The hash key, of the length that the NIC requires.
-    key: Vec<u8>,
-    table: Vec<dpdk::rte_eth_rss_reta_entry64>,
+    pub(super) key: Vec<u8>,
+    /// The queue of each hash.
+    table: Vec<u16>,
 }
 
 impl Hash {
@@ -31,7 +32,7 @@ impl Hash {
     ///
     /// # Errors
     /// Returns a description of the capability that the device lacks.
-    pub(super) fn new(device: &dpdk::rte_eth_dev_info, steering: &Steering) -> Result<Self, String> {
+    pub(super) fn new(device: &dpdk::ferroce_device, steering: &Steering) -> Result<Self, String> {
         let (cores, queues) = (steering.cores, device.max_rx_queues.min(device.max_tx_queues));
         if queues < cores.into() {
             return Err(format!("the NIC has {queues} queues for {cores} cores"));
@@ -48,29 +49,13 @@ impl Hash {
         }
         let mut key = HASH_KEY.to_vec();
         key.resize(length, 0);
-        let queues: Vec<u16> = (0..size as u32).map(|hash| core_of_hash(steering, hash).into()).collect();
-        let group = |queues: &[u16]| dpdk::rte_eth_rss_reta_entry64 {
-            mask: u64::MAX,
-            reta: queues.try_into().expect("the size is a multiple of a group's"),
-        };
-        Ok(Self { flows, key, table: queues.chunks(GROUP).map(group).collect() })
-    }
-
-    /// Writes the settings to `configuration`, which then points to the key in this value.
-    pub(super) fn configure(&self, configuration: &mut dpdk::rte_eth_conf) {
-        configuration.rxmode.mq_mode = dpdk::RTE_ETH_MQ_RX_RSS;
-        let rss = &mut configuration.rx_adv_conf.rss_conf;
-        // DPDK copies the key.
-        rss.rss_key = self.key.as_ptr().cast_mut();
-        rss.rss_key_len = self.key.len() as u8;
-        rss.rss_hf = self.flows;
+        let table = (0..size as u32).map(|hash| core_of_hash(steering, hash).into()).collect();
+        Ok(Self { flows, key, table })
     }
 
     pub(super) fn set_table(&self, id: u16) -> c_int {
-        let mut table = self.table.clone();
-        let size = (table.len() * GROUP) as u16;
-        // SAFETY: the port is started, and the table has `size` entries.
-        unsafe { dpdk::rte_eth_dev_rss_reta_update(id, table.as_mut_ptr(), size) }
+        // SAFETY: the port is started, and the table has as many entries as the call is told.
+        unsafe { dpdk::ferroce_set_redirection_table(id, self.table.as_ptr(), self.table.len() as u16) }
     }
 }
 
@@ -89,8 +74,8 @@ mod tests {
     use roce::wire::{Mac, Numbers, ROCE_PORT};
     use std::net::IpAddr;
 
-    fn device(queues: u16, key: u8, table: u16) -> dpdk::rte_eth_dev_info {
-        dpdk::rte_eth_dev_info {
+    fn device(queues: u16, key: u8, table: u16) -> dpdk::ferroce_device {
+        dpdk::ferroce_device {
             max_rx_queues: queues,
             max_tx_queues: queues,
             hash_key_size: key,
@@ -111,17 +96,16 @@ mod tests {
         for (cores, size) in [(2, 128), (4, 64), (16, 512)] {
             let hash = Hash::new(&device(16, 52, size), &steering(cores)).unwrap();
             assert_eq!(hash.key.len(), 52);
-            let table: Vec<_> = hash.table.iter().flat_map(|group| group.reta).collect();
-            assert_eq!(table.len(), usize::from(size));
-            let share = |core| table.iter().filter(|&&queue| queue == core).count();
+            assert_eq!(hash.table.len(), usize::from(size));
+            let share = |core| hash.table.iter().filter(|&&queue| queue == core).count();
             assert!((0..cores.into()).all(|core| share(core) >= usize::from(size / 16)), "{cores} cores");
-            assert!(table.iter().all(|&queue| queue < cores.into()));
+            assert!(hash.table.iter().all(|&queue| queue < cores.into()));
         }
     }
 
     #[test]
     fn a_nic_without_the_needed_hash_is_refused_with_the_reason() {
-        let no_udp = dpdk::rte_eth_dev_info { flow_type_rss_offloads: 0, ..device(4, 40, 128) };
+        let no_udp = dpdk::ferroce_device { flow_type_rss_offloads: 0, ..device(4, 40, 128) };
         for (device, why) in [
             (device(1, 40, 128), "1 queues for 2 cores"),
             (no_udp, "cannot hash the ports of UDP"),

@@ -166,21 +166,19 @@ impl Setup<'_> {
     /// Sets up a receive and a transmit queue for each pool, sets the MTU if the driver supports it, and starts the port. `hash`
     /// distributes received frames over the queues.
     pub(super) fn start(&self, id: u16, pools: &[&Pool], hash: Option<&Hash>) -> Result<(), PortError> {
-        // SAFETY: all-zero bytes are the default configuration: no offloads, no RSS.
-        let mut configuration: dpdk::rte_eth_conf = unsafe { std::mem::zeroed() };
         let device = device_info(id);
         let mtu = self.prepared.mtu;
-        configuration.rxmode.mtu = match self.spec {
+        let device_mtu = match self.spec {
             PortSpec::Pci(_) | PortSpec::Eal(_) | PortSpec::Virtio { .. } => {
                 mtu.clamp(device.min_mtu, device.max_mtu.max(device.min_mtu)).into()
             }
             _ => 0,
         };
-        hash.into_iter().for_each(|hash| hash.configure(&mut configuration));
+        let (key, flows) = hash.map_or((&[][..], 0), |hash| (&hash.key, hash.flows));
         let count = pools.len() as u16;
-        // SAFETY: the port exists, and the configuration and the key to which it points outlive the call.
+        // SAFETY: the port exists, and the key has the given length.
         self.call("configuring it", || unsafe {
-            dpdk::rte_eth_dev_configure(id, count, count, &configuration)
+            dpdk::ferroce_configure(id, count, device_mtu, key.as_ptr(), key.len() as u8, flows)
         })?;
         (0..).zip(pools).try_for_each(|(queue, pool)| self.set_up_queue(id, queue, pool))?;
         if matches!(self.spec, PortSpec::Tap(_)) {

@@ -1,10 +1,11 @@
-//! Generates bindings to the installed DPDK, and compiles the shim for its inline functions. `FERROCE_DPDK=static` links its static
-//! libraries instead of the shared ones.
+//! Generates bindings to the installed DPDK, and compiles the shim for its inline functions. Without libclang, uses the bindings in the file
+//! `bindings`, whose numbers the C compiler then compares with the installed headers. `FERROCE_DPDK=static` links DPDK's static libraries
+//! instead of the shared ones.
 
 mod releases;
 
 use releases::{RELEASES, Release};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::exit;
 
 /// Libraries that are linked. The EAL loads drivers as plugins from a directory of their own.
@@ -46,8 +47,15 @@ const TYPES: &[&str] = &["ferroce_.*", "rte_eal_alarm_callback", "rte_ether_addr
 const VARIABLES: &[&str] =
     &["ferroce_.*", "FERROCE_.*", "RTE_PKTMBUF_HEADROOM", "RTE_MAX_LCORE", "RING_F_S[CP]_.*", "RTE_LOG_ERR"];
 
-fn output() -> PathBuf {
-    PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join("dpdk.rs")
+/// Bindings that bindgen generated on another machine. They are the same for all releases, because the shim hides what differs.
+const COMMITTED: &str = "bindings";
+
+fn output(name: &str) -> PathBuf {
+    PathBuf::from(std::env::var("OUT_DIR").expect("cargo sets OUT_DIR")).join(name)
+}
+
+fn write(file: &Path, text: &str) {
+    std::fs::write(file, text).unwrap_or_else(|e| fail(&format!("can't write {}: {e}", file.display())));
 }
 
 fn fail(why: &str) -> ! {
@@ -60,11 +68,11 @@ fn main() {
     println!("cargo:rerun-if-changed=shim/shim.c");
     println!("cargo:rerun-if-env-changed=DOCS_RS");
     println!("cargo:rerun-if-env-changed=FERROCE_DPDK");
-    println!("cargo:rerun-if-changed=docs.rs/bindings");
+    println!("cargo:rerun-if-env-changed=LIBCLANG_PATH");
+    println!("cargo:rerun-if-changed={COMMITTED}");
     if std::env::var_os("DOCS_RS").is_some() {
-        // docs.rs has no DPDK and links nothing, so the bindings of another machine suffice.
-        std::fs::copy("docs.rs/bindings", output())
-            .unwrap_or_else(|e| fail(&format!("docs.rs/bindings: {e}")));
+        // docs.rs has no DPDK and links nothing.
+        copy_committed();
         export(&RELEASES[0], "/usr/lib");
         return;
     }
@@ -79,8 +87,12 @@ fn main() {
                 .then(|| "-march=corei7".into()),
         )
         .collect();
+    if std::panic::catch_unwind(bindgen::clang_version).is_ok() {
+        bind(&flags);
+    } else {
+        compare_with_headers(&copy_committed(), &flags);
+    }
     compile_shim(&flags);
-    bind(&flags);
     for path in &dpdk.link_paths {
         println!("cargo:rustc-link-search=native={}", path.display());
     }
@@ -150,7 +162,7 @@ fn probe() -> (pkg_config::Library, &'static Release) {
     let dpdk = found.unwrap_or_else(|e| {
         fail(&format!(
             "pkg-config finds no `libdpdk`; a supported DPDK with its headers is needed: {}\n\
-             remedy: apt-get install libdpdk-dev libclang-dev pkg-config\n{e}",
+             remedy: apt-get install libdpdk-dev pkg-config\n{e}",
             releases::supported()
         ))
     });
@@ -176,11 +188,6 @@ fn compile_shim(flags: &[String]) {
 }
 
 fn bind(flags: &[String]) {
-    if std::panic::catch_unwind(bindgen::clang_version).is_err() {
-        fail(
-            "bindgen finds no libclang.\nremedy: apt-get install libclang-dev, or set LIBCLANG_PATH to its directory",
-        );
-    }
     let mut builder = bindgen::Builder::default()
         .header("shim/shim.h")
         .clang_args(flags)
@@ -205,8 +212,35 @@ fn bind(flags: &[String]) {
              remedy: apt-get install libclang-dev clang; with several installed, set LIBCLANG_PATH to the newest"
         ))
     });
-    let out = output();
-    if let Err(e) = bindings.write_to_file(&out) {
-        fail(&format!("can't write {}: {e}", out.display()));
+    write(&output("dpdk.rs"), &bindings.to_string());
+}
+
+/// Copies the committed bindings to the place of generated ones, and returns them.
+fn copy_committed() -> String {
+    let bindings =
+        std::fs::read_to_string(COMMITTED).unwrap_or_else(|e| fail(&format!("can't read {COMMITTED}: {e}")));
+    write(&output("dpdk.rs"), &bindings);
+    bindings
+}
+
+/// Stops the build if a constant in `bindings` differs from the one in the installed headers. The constants include all offsets.
+fn compare_with_headers(bindings: &str, flags: &[String]) {
+    let constants = bindings.lines().filter_map(|line| line.strip_prefix("pub const ")?.strip_suffix(';'));
+    let assertions: String = constants
+        .filter_map(|constant| Some((constant.split_once(':')?.0, constant.split_once(" = ")?.1)))
+        .map(|(name, value)| format!("_Static_assert({name} == {value}, \"{name}\");\n"))
+        .collect();
+    let source = output("constants.c");
+    write(&source, &format!("#include \"shim.h\"\n{assertions}"));
+    let mut build = cc::Build::new();
+    build.file(source).include("shim").cargo_metadata(false);
+    for flag in flags {
+        build.flag(flag);
+    }
+    if let Err(e) = build.try_compile("ferroce_dpdk_constants") {
+        fail(&format!(
+            "there is no libclang, and the bindings that the crate contains are not those of the installed DPDK: {e}\n\
+             remedy: apt-get install libclang-dev, or set LIBCLANG_PATH to its directory"
+        ));
     }
 }

@@ -1,6 +1,7 @@
 //! `docs/reference/scenarios.md`: every key of a scenario of `ferroce sim`.
 
 use crate::sim::{ScenarioKey, TABLES};
+use fabric::sim::GRAPH;
 
 const HEAD: &str = "\
 # Scenarios
@@ -16,11 +17,9 @@ Four hosts at two switches, whose link is the bottleneck:
 ```toml
 ";
 
-const EXAMPLE: &str = include_str!("../../../fabric/scenarios/graph.toml");
-
 /// Returns the page `docs/reference/scenarios.md`.
 pub fn reference() -> Vec<u8> {
-    let mut page = format!("{HEAD}{EXAMPLE}```\n");
+    let mut page = format!("{HEAD}{GRAPH}```\n");
     for (title, _, keys) in TABLES {
         page += &format!(
             "\n## {}{}\n\n| key | default | sets |\n|---|---|---|\n",

@@ -50,6 +50,9 @@ pub use steady::{Steady, window};
 pub use topology::{GraphError, Link, Topology};
 pub use traffic::{Arrivals, Incast, SizeDistribution, poisson, random_flows};
 
+/// The scenario of `fabric/scenarios` that describes a network as a graph: the example of the reference.
+pub const GRAPH: &str = include_str!("../../scenarios/graph.toml");
+
 /// The scenarios in which `ferroce sim --arena` compares algorithms: names, and contents of the files in `scenarios/`.
 pub const ARENA: [(&str, &str); 17] = [
     ("two-to-one", include_str!("../../scenarios/two-to-one.toml")),

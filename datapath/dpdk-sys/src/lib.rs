@@ -1,9 +1,10 @@
-//! Bindings to DPDK's C interface, generated at build time from the installed headers. All code that depends on the release of DPDK is in
-//! this crate; `releases.rs` lists the supported releases.
+//! Bindings to DPDK's C interface, generated at build time from the installed headers; without libclang, generated before. All code that
+//! depends on the release of DPDK is in this crate; `releases.rs` lists the supported releases.
 //!
-//! Only what Ferroce calls is bound; `build.rs` has the lists. Functions that are inline in DPDK's headers are bound through a small C
-//! shim, as `ferroce_*`, as are those whose structures differ from release to release. By default, drivers are not linked: DPDK loads them at start from [`DRIVER_DIR`]. The exception is `net_ring`,
-//! whose ports are created by a function. A build with `FERROCE_DPDK=static` links all of DPDK, drivers included; see [`LINKED_DRIVERS`].
+//! Only what Ferroce calls is bound; `build.rs` has the lists. A small C shim exports, as `ferroce_*`, the functions that are inline in
+//! DPDK's headers, and those whose structures differ from release to release. By default, drivers are not linked: DPDK loads them at start
+//! from [`DRIVER_DIR`]. The exception is `net_ring`, whose ports are created by a function. A build with `FERROCE_DPDK=static` links all of
+//! DPDK, drivers included; see [`LINKED_DRIVERS`].
 //!
 //! `ferroce-datapath` provides a safe interface.
 

@@ -13,13 +13,13 @@ static int number(int rank, int at)
 	return rank * 31 + at;
 }
 
-/* Sums and gathers `count` numbers of each of `size` ranks; returns how many came out wrong. */
+/* Sums, gathers and exchanges `count` numbers of each of `size` ranks; returns how many came out wrong. */
 static int wrong_of(int rank, int size, int count)
 {
 	int *own = malloc(count * sizeof(*own)), *sum = malloc(count * sizeof(*sum));
-	int *all = malloc(sizeof(*all) * count * size);
+	int *all = malloc(sizeof(*all) * count * size), *each = malloc(sizeof(*each) * count * size);
 	int wrong = 0;
-	if (!own || !sum || !all)
+	if (!own || !sum || !all || !each)
 		MPI_Abort(MPI_COMM_WORLD, 1);
 	for (int at = 0; at < count; at++)
 		own[at] = number(rank, at);
@@ -33,9 +33,15 @@ static int wrong_of(int rank, int size, int count)
 		}
 		wrong += sum[at] != expected;
 	}
+	for (int at = 0; at < count * size; at++)
+		each[at] = number(rank, at);
+	MPI_Alltoall(each, count, MPI_INT, all, count, MPI_INT, MPI_COMM_WORLD);
+	for (int at = 0; at < count * size; at++)
+		wrong += all[at] != number(at / count, rank * count + at % count);
 	free(own);
 	free(sum);
 	free(all);
+	free(each);
 	return wrong;
 }
 

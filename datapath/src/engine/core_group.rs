@@ -104,6 +104,15 @@ impl<P: PacketIo> MainCore<P> {
     fn distribute(&mut self, frames: &mut Burst<P::Buf>) -> bool {
         let mut touched = 0_u32;
         let targets: Burst<CoreTarget> = frames.iter().map(|frame| self.steering.target(frame)).collect();
+        // A burst of one queue pair, or of few, needs no copy of the list.
+        if let [first @ CoreTarget::Worker(worker), rest @ ..] = &targets[..]
+            && rest.iter().all(|target| target == first)
+        {
+            let count = frames.len();
+            self.forward_run((*worker).into(), frames.drain(..), count);
+            self.group.wake(usize::from(*worker) + 1);
+            return true;
+        }
         let mut all = std::mem::take(frames).into_iter();
         for run in targets.chunk_by(CoreTarget::eq) {
             match run[0] {

@@ -32,7 +32,7 @@ const FIRST_WINDOW_PROBES: u64 = 16;
 /// Returns the time until the next probe after `unanswered` unanswered ones. It doubles from the eighth on, so that an outage at the start
 /// of a connection does not use up all attempts.
 pub(super) fn backoff(interval: Duration, unanswered: u64) -> Duration {
-    interval * (1 << unanswered.saturating_sub(8).min(12))
+    interval.saturating_mul(1 << unanswered.saturating_sub(8).min(12))
 }
 
 #[derive(Debug, Default)]
@@ -250,8 +250,10 @@ impl Prober {
     }
 
     fn set_while_held(&mut self) {
-        self.while_held =
-            self.interval.or(self.unacknowledged_interval).map(|interval| interval * WHILE_HELD);
+        self.while_held = self
+            .interval
+            .or(self.unacknowledged_interval)
+            .map(|interval| interval.saturating_mul(WHILE_HELD));
     }
 
     /// Probes all data once an `interval`, because data packets have no room for the telemetry of the path.
@@ -352,6 +354,16 @@ mod tests {
         assert_eq!((prober.unanswered(), prober.due_at()), (0, Some(at(5120))));
         prober.on_held(at(6000), at(9000));
         assert_eq!(prober.due_while_held_at(), Some(at(6480)));
+    }
+
+    #[test]
+    fn the_longest_interval_does_not_overflow() {
+        let mut prober = Prober::new(Some(Duration::MAX), None);
+        for number in 0..32 {
+            prober.on_sent(Instant::from_nanos(number), number);
+        }
+        prober.on_held(Instant::from_nanos(40), Instant::from_nanos(50));
+        assert!(!prober.is_due_while_held(Instant::from_nanos(45)));
     }
 
     #[test]

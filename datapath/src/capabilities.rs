@@ -38,11 +38,30 @@ struct Words {
     inheritable: u32,
 }
 
+/// The capabilities of a process, as masks.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    /// Those that it has.
+    pub(crate) effective: u64,
+    /// Those that it could get by executing a file (the bounding set). A container's is the limit for all users in it.
+    pub(crate) bounding: u64,
+}
+
+impl Held {
+    /// Reads this process's. If the kernel does not report them, it has none but could get all.
+    pub(crate) fn read() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mask = |name| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name));
+            mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        };
+        Self { effective: mask("CapEff:").unwrap_or(0), bounding: mask("CapBnd:").unwrap_or(u64::MAX) }
+    }
+}
+
 /// Returns the effective capabilities of this process as a mask, or 0 if the kernel does not report them.
 pub(crate) fn effective() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    Held::read().effective
 }
 
 /// Returns true if Linux lets this process open packet sockets. In a user namespace, CAP_NET_RAW may not suffice.
@@ -57,30 +76,47 @@ pub fn opens_packet_sockets() -> bool {
     fd >= 0
 }
 
-/// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. If root lacks capabilities, it runs in a
-/// container, and the remedy is for a container. If root has them but is refused, it runs in a user namespace or a sandbox.
+/// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. If root lacks capabilities, or no user can get
+/// them, the process runs in a container, and the remedy is for a container. If root has them but is refused, it runs in a user namespace or
+/// a sandbox.
 #[must_use]
 pub fn remedy(needs: &str) -> String {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    remedy_of(unsafe { libc::geteuid() }, effective(), needs)
+    remedy_of(user(), Held::read(), needs)
 }
 
-pub(crate) fn remedy_of(user: u32, mask: u64, needs: &str) -> String {
-    if user != 0 {
-        let needs = needs.to_lowercase();
-        return format!(
-            "run as root, or `setcap {needs}+ep $(command -v ferroce)` and start the program with `ferroce run`, which passes it on"
-        );
+/// Returns the remedy for a process that may not write a file of root's, of which a container has a read-only view.
+#[must_use]
+pub fn remedy_for_root_file() -> &'static str {
+    if user() == 0 { "start the container with --privileged" } else { "run as root" }
+}
+
+fn user() -> u32 {
+    // SAFETY: geteuid has no preconditions and cannot fail.
+    unsafe { libc::geteuid() }
+}
+
+pub(crate) fn remedy_of(user: u32, held: Held, needs: &str) -> String {
+    let lacking = |mask: u64| {
+        let names = needs.split(',').map(|name| name.trim_start_matches("CAP_"));
+        let lacking = names.filter(move |&name| {
+            let bit = NAMES.iter().find(|(known, _)| *known == name).map_or(0, |(_, bit)| *bit);
+            mask & bit == 0
+        });
+        lacking.map(|name| format!(" --cap-add {name}")).collect::<String>()
+    };
+    match (user, lacking(held.effective), lacking(held.bounding)) {
+        (0, flags, _) if flags.is_empty() => {
+            "start it outside of its user namespace or sandbox, which restricts root".into()
+        }
+        (0, flags, _) => format!("start the container with{flags}"),
+        // The file would give all users what only root should have.
+        (_, _, flags) if flags.is_empty() && needs.contains("SYS_ADMIN") => "run it as root".into(),
+        (_, _, flags) if flags.is_empty() => format!(
+            "run as root, or `setcap {}+ep $(command -v ferroce)` and start the program with `ferroce run`, which passes it on",
+            needs.to_lowercase()
+        ),
+        (_, flags, _) => format!("start the container with --user 0{flags}"),
     }
-    let lacking = needs.split(',').map(|name| name.trim_start_matches("CAP_")).filter(|&name| {
-        let bit = NAMES.iter().find(|(known, _)| *known == name).map_or(0, |(_, bit)| *bit);
-        mask & bit == 0
-    });
-    let flags: Vec<_> = lacking.map(|name| format!("--cap-add {name}")).collect();
-    if flags.is_empty() {
-        return "start it outside of its user namespace or sandbox, which restricts root".into();
-    }
-    format!("start the container with {}", flags.join(" "))
 }
 
 /// Makes CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK and CAP_BPF ambient, as far as this process is permitted to have them. Does nothing for
@@ -89,8 +125,7 @@ pub(crate) fn remedy_of(user: u32, mask: u64, needs: &str) -> String {
 /// # Errors
 /// Returns the kernel's error if it refuses.
 pub fn hand_on() -> io::Result<()> {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
+    if user() == 0 {
         return Ok(());
     }
     let mut header = Header { version: VERSION, pid: 0 };
@@ -124,13 +159,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn root_is_not_advised_to_run_as_root() {
+    fn a_user_is_advised_to_become_root_only_where_that_helps() {
         let needs = "CAP_NET_RAW,CAP_NET_ADMIN";
-        let user = remedy_of(1000, 0, needs);
+        let all = Held { effective: 0, bounding: u64::MAX };
+        let of = |user, held| remedy_of(user, held, needs);
+        let user = of(1000, all);
         assert!(user.starts_with("run as root, or `setcap cap_net_raw,cap_net_admin+ep $("), "{user}");
-        assert_eq!(remedy_of(0, 0, needs), "start the container with --cap-add NET_RAW --cap-add NET_ADMIN");
-        assert_eq!(remedy_of(0, NET_RAW, needs), "start the container with --cap-add NET_ADMIN");
-        assert!(remedy_of(0, u64::MAX, needs).starts_with("start it outside of its user namespace"));
+        assert_eq!(remedy_of(1000, all, "CAP_SYS_ADMIN"), "run it as root");
+        let container = Held { effective: 0, bounding: NET_ADMIN };
+        assert_eq!(
+            of(1000, container),
+            "start the container with --user 0 --cap-add NET_RAW --cap-add NET_ADMIN"
+        );
+        assert_eq!(of(0, container), "start the container with --cap-add NET_RAW --cap-add NET_ADMIN");
+        let raw = Held { effective: NET_RAW, bounding: NET_RAW };
+        assert_eq!(of(0, raw), "start the container with --cap-add NET_ADMIN");
+        let root = Held { effective: u64::MAX, bounding: u64::MAX };
+        assert!(of(0, root).starts_with("start it outside of its user namespace"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The checks of `ferroce doctor`: what the machine has, what it lacks, and the remedies.
 
-use crate::capabilities;
+use crate::capabilities::{self, Held};
 use crate::port_spec::PortSpec;
 use serde::Serialize;
 use std::path::Path;
@@ -112,18 +112,21 @@ fn cores(count: usize) -> Check {
 fn user() -> Check {
     // SAFETY: geteuid has no preconditions and cannot fail.
     let who = unsafe { libc::geteuid() };
-    user_with(who, capabilities::effective())
+    user_with(who, Held::read())
 }
 
-fn user_with(who: u32, mask: u64) -> Check {
-    let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| mask & bit == 0).collect();
+fn user_with(who: u32, held: Held) -> Check {
+    let lacking: Vec<_> = CAPABILITIES.iter().filter(|(bit, ..)| held.effective & bit == 0).collect();
     if lacking.is_empty() {
         return Check::ok("user", format!("uid {who} has all capabilities that ports use"));
     }
     let list = |item: fn(&(u64, &str, &str)) -> String| lacking.iter().map(|l| item(l)).collect::<Vec<_>>();
     let found = list(|(_, name, purpose)| format!("{name} ({purpose})")).join(", ");
     let names = list(|(_, name, _)| (*name).to_owned()).join(",");
-    let remedy = format!("{}; memif ports need none of them", capabilities::remedy_of(who, mask, &names));
+    let remedy = format!(
+        "{}; the ports lo, udp and memif need none of them",
+        capabilities::remedy_of(who, held, &names)
+    );
     Check::with("user", Status::Warn, format!("uid {who} lacks {found}"), &remedy)
 }
 
@@ -318,16 +321,17 @@ mod tests {
 
     #[test]
     fn lacking_capabilities_are_named() {
-        let check = user_with(1000, capabilities::NET_RAW);
+        let held = |effective| Held { effective, bounding: u64::MAX };
+        let check = user_with(1000, held(capabilities::NET_RAW));
         assert_eq!(check.status, Status::Warn);
         assert!(check.found.contains("CAP_NET_ADMIN") && !check.found.contains("CAP_NET_RAW"), "{check:?}");
         assert!(check.remedy.unwrap().contains("cap_net_admin,cap_ipc_lock,cap_bpf+ep"));
-        let root = user_with(0, capabilities::NET_RAW | capabilities::BPF).remedy.unwrap();
+        let root = user_with(0, held(capabilities::NET_RAW | capabilities::BPF)).remedy.unwrap();
         assert!(
             root.starts_with("start the container with --cap-add NET_ADMIN --cap-add IPC_LOCK;"),
             "{root}"
         );
-        assert_eq!(user_with(0, u64::MAX).status, Status::Ok);
+        assert_eq!(user_with(0, held(u64::MAX)).status, Status::Ok);
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub enum PciError {
     InUse { address: String, group: String },
     #[error("the kernel's driver {VFIO} is not loaded; `modprobe {VFIO}`")]
     NoVfio,
-    #[error("cannot write {file}: {why}; run as root, in a container with --privileged")]
+    #[error("cannot write {file}: {why}; {}", crate::capabilities::remedy_for_root_file())]
     Write { file: String, why: String },
     #[error("PCI device {address} did not change to {VFIO}, and has {}; read the kernel's reason in dmesg", driver.as_deref().unwrap_or("no driver"))]
     Stays { address: String, driver: Option<String> },

@@ -9,6 +9,7 @@
 //! A container with default capabilities may not mount. There, links to `/dev/null` in its own `/dev` satisfy UCX, and remain. In the
 //! devtmpfs of a machine no links are created, because its containers and its real devices use it, too.
 
+use datapath::capabilities;
 use datapath::mounts::PrivateMounts;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -68,8 +69,8 @@ fn first_name(configs: &[DeviceConfig]) -> String {
 fn warning(error: &io::Error, name: &str) -> String {
     let remedy = match error.kind() {
         io::ErrorKind::PermissionDenied => &format!(
-            "run it as root, in a container with --cap-add SYS_ADMIN, or, for UCX alone, as root: \
-                 mkdir -p {DEVICES} && mknod -m 666 {DEVICES}/{name} c 1 3"
+            "{}; or, for UCX alone, as root: mkdir -p {DEVICES} && mknod -m 666 {DEVICES}/{name} c 1 3",
+            capabilities::remedy("CAP_SYS_ADMIN")
         ),
         // unshare(2): ENOSPC is the limit of mount namespaces.
         io::ErrorKind::StorageFull => "raise the limit, as root: sysctl -w user.max_mnt_namespaces=10000",

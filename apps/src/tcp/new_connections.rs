@@ -22,8 +22,9 @@ impl NewConnections {
     /// # Errors
     /// Returns a failure if the default cannot be read or written.
     pub fn set(name: &str) -> Result<Self, Failure> {
-        let failed =
-            |error| Failure::run(format!("{FILE}: {error}; run as root, in a container with --privileged"));
+        let failed = |error| {
+            Failure::run(format!("{FILE}: {error}; {}", datapath::capabilities::remedy_for_root_file()))
+        };
         let before = std::fs::read_to_string(FILE).map_err(failed)?.trim().to_owned();
         let before = if before.starts_with(LEFT) { usual().map_err(failed)? } else { before };
         std::fs::write(FILE, name).map_err(failed)?;

@@ -29,8 +29,9 @@ pub struct Args {
     /// Port of a device, with an optional name of the device before it: eth0, a=memif:/run/ferroce/x.sock,server. May be repeated
     #[arg(short = 'd', long = "port", value_name = "[NAME=]PORT", default_value = "lo", add = completion::port())]
     ports: Vec<String>,
-    /// Addresses of a port that has none from the kernel: 10.0.0.1/24,fd00::1/64. May be repeated; the first --ip is for the first --port
-    #[arg(long = "ip", value_name = "ADDRESS")]
+    /// Addresses of a port that has none from the kernel: 10.0.0.1/24,fd00::1/64. May be repeated; without a NAME, the first --ip is for the
+    /// first --port, the second for the second, and so on
+    #[arg(long = "ip", value_name = "[NAME=]ADDRESS")]
     addresses: Vec<String>,
     /// Write the specification to this file, such as /etc/cdi/ferroce.json
     #[arg(short, long, value_name = "FILE")]
@@ -78,18 +79,36 @@ fn devices(ports: &[String], addresses: &[String]) -> Result<Vec<CdiDevice>, Fai
         return Err(Failure::usage(why));
     }
     let mut devices: Vec<CdiDevice> = Vec::new();
-    for (i, text) in ports.iter().enumerate() {
-        let device = device(text, addresses.get(i))?;
+    for text in ports {
+        let device = device(text)?;
         if devices.iter().any(|other| other.name == device.name) {
             let why = format!("--port {text}: name {} occurs twice; choose another: NAME=PORT", device.name);
             return Err(Failure::usage(why));
         }
         devices.push(device);
     }
+    for (i, text) in addresses.iter().enumerate() {
+        let (device, list) = match text.split_once('=') {
+            Some((name, list)) => (devices.iter_mut().find(|device| device.name == name), list),
+            None => (devices.get_mut(i), text.as_str()),
+        };
+        let Some(device) = device else {
+            let why = "no --port has this name; use that of one: --port NAME=PORT --ip NAME=ADDRESS";
+            return Err(Failure::usage(format!("--ip {text}: {why}")));
+        };
+        for address in list.split(',') {
+            address.trim().parse::<Address>().map_err(|wrong| Failure::usage(wrong.to_string()))?;
+        }
+        if device.addresses.replace(list.to_owned()).is_some() {
+            let why =
+                format!("device {} already has addresses; list them in one --ip, with commas", device.name);
+            return Err(Failure::usage(format!("--ip {text}: {why}")));
+        }
+    }
     Ok(devices)
 }
 
-fn device(text: &str, addresses: Option<&String>) -> Result<CdiDevice, Failure> {
+fn device(text: &str) -> Result<CdiDevice, Failure> {
     let (name, port) = match text.split_once('=') {
         // In a port, `=` occurs only in options, after a colon or a comma.
         Some((name, port)) if !name.contains([':', ',']) => (name.to_owned(), port),
@@ -101,10 +120,7 @@ fn device(text: &str, addresses: Option<&String>) -> Result<CdiDevice, Failure> 
         return Err(Failure::usage(format!("--port {text}: {why}")));
     }
     let port = port.parse::<PortSpec>().map_err(|wrong| Failure::usage(wrong.to_string()))?;
-    for address in addresses.iter().flat_map(|list| list.split(',')) {
-        address.trim().parse::<Address>().map_err(|wrong| Failure::usage(wrong.to_string()))?;
-    }
-    let device = CdiDevice { name, port, addresses: addresses.cloned() };
+    let device = CdiDevice { name, port, addresses: None };
     if let Some(folder) = socket_folder(&device).filter(|folder| is_shared(folder)) {
         let folder = folder.display();
         let why = format!(
@@ -210,6 +226,14 @@ mod tests {
     }
 
     #[test]
+    fn an_address_with_a_name_is_for_the_port_of_that_name() {
+        let ports = ["eth0", "b=memif:/run/f/x.sock,client"];
+        let made = made(&ports, &["b=10.0.0.2,fd00::2"]).unwrap();
+        assert_eq!(made["devices"][0]["containerEdits"]["env"], json!(["FERROCE_PORT=eth0"]));
+        assert_eq!(made["devices"][1]["containerEdits"]["env"][1], "FERROCE_IP=10.0.0.2,fd00::2");
+    }
+
+    #[test]
     fn a_port_without_a_name_gives_one_that_engines_accept() {
         let made = made(&["memif:/run/f/x.sock,id=3"], &[]).unwrap();
         assert_eq!(made["devices"][0]["name"], "memif:-run-f-x.sock-id-3");
@@ -227,6 +251,8 @@ mod tests {
             (&["a=memif:/var/tmp/x.sock"], &[], "a folder of its own"),
             (&["lo"], &["10.0.0.300"], "10.0.0.300"),
             (&["lo"], &["10.0.0.1", "10.0.0.2"], "2 --ip for 1 --port"),
+            (&["a=lo"], &["b=10.0.0.1"], "--ip b=10.0.0.1: no --port has this name"),
+            (&["a=lo", "b=lo"], &["10.0.0.1", "a=10.0.0.2"], "device a already has addresses"),
         ] {
             let refused = made(ports, addresses).unwrap_err();
             assert!(refused.contains(said), "{ports:?}: {refused}");

@@ -45,8 +45,8 @@ First steps:
   ferroce write-bw --help            measure bandwidth, with examples
   ferroce completions bash > /etc/bash_completion.d/ferroce
 
-The package installs in /usr/share/ferroce: the book (book/introduction.md), scenarios/ for `ferroce sim`, scenarios/faults/ for \
-`ferroce switch`, and grafana.json. In the tarball, they are in share/ferroce; in a clone, in docs and fabric/scenarios.
+Files in /usr/share/ferroce: the book (book/introduction.md), scenarios/ for `ferroce sim`, scenarios/faults/ for `ferroce switch`, \
+bpftrace/, and grafana.json. In a clone, they are in docs, fabric/scenarios and scripts/bpftrace.
 
 FERROCE_PORT and FERROCE_IP stand for --port and --ip; FERROCE_LOG=debug logs to standard error.
 

@@ -18,6 +18,7 @@ mod failure;
 mod fault;
 mod info;
 mod input;
+mod installed;
 mod manual;
 mod metrics;
 mod pcap;
@@ -34,7 +35,7 @@ mod top;
 mod units;
 mod why;
 
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use cli::{Cli, Command};
 use failure::Failure;
 use perf::{Kind, Tool, Verb};
@@ -47,9 +48,11 @@ pub fn main() -> ExitCode {
     // `ferroce run` passes the capabilities to any program (docs/guide/ports.md).
     datapath::environment::obey_caller();
     completion::answer(Cli::command);
-    let cli = match Cli::try_parse() {
+    let mut command = installed::help_with_paths(Cli::command());
+    let parsed = command.try_get_matches_from_mut(std::env::args_os());
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(refused) => return failure::usage(&refused),
+        Err(refused) => return failure::usage(&refused.format(&mut command)),
     };
     verbs::start_log("warn");
     match dispatch(cli.command) {

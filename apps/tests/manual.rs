@@ -42,12 +42,27 @@ fn files_that_help_texts_name_are_installed() {
         // As scripts/lib/files copies them.
         let source = match file.split_once('/').unwrap_or((file, "")) {
             ("book", page) => format!("docs/{page}"),
+            ("bpftrace", script) => format!("scripts/bpftrace/{script}"),
             ("grafana.json", _) => "docs/grafana.json".into(),
             ("scenarios", scenario) => format!("fabric/scenarios/{scenario}"),
             _ => panic!("scripts/lib/files does not copy {file}"),
         };
         assert!(repository.join(&source).exists(), "{source}");
     }
+}
+
+#[test]
+fn help_names_the_files_beside_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    let [bin, share] = ["bin", "share/ferroce"].map(|name| folder.path().join(name));
+    fs::create_dir_all(&bin).unwrap();
+    fs::create_dir_all(&share).unwrap();
+    let program = bin.join("ferroce");
+    fs::copy(env!("CARGO_BIN_EXE_ferroce"), &program).unwrap();
+    let help = std::process::Command::new(&program).args(["sim", "--help"]).output().unwrap().stdout;
+    let help = String::from_utf8(help).unwrap();
+    assert!(help.contains(&format!("cd {}/scenarios", share.display())), "{help}");
+    assert!(!help.contains("/usr/share/ferroce"), "{help}");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The causes of a queue pair's waits, each with its duration, evidence and remedy.
 
 use super::difference::{Difference, rate, time};
+use crate::installed;
 use cc::{BUILT_IN, Feedback};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -292,7 +293,7 @@ fn host(name: &str, difference: &Difference<'_>) -> Words {
         other => (
             format!("It waited for {other}."),
             vec![],
-            "see /usr/share/ferroce/book/observing.md (in a clone, docs/observing.md)".into(),
+            installed::with_paths("see /usr/share/ferroce/book/observing.md (in a clone, docs/observing.md)"),
         ),
     }
 }

@@ -262,7 +262,7 @@ fn the_frames_of_ports_are_captured_and_decoded() {
         let [switch, host] = ["s1_h17", "h1_s1"].map(|port| format!("{port}={}", path(name)));
         let args = ["sim", &scenario, "--json", "--pcap", &switch, "--pcap", &host];
         let summary: serde_json::Value = serde_json::from_str(&said(&[&args, more].concat())).unwrap();
-        assert_eq!(summary["trace"], "b5005e0d564ce9fc", "captures do not change the run");
+        assert_eq!(summary["trace"], "34b3f34b5134e1ec", "captures do not change the run");
         fs::read(path(name)).unwrap()
     };
     let one = captured("one.pcapng", &[]);
@@ -330,7 +330,7 @@ fn a_followed_run_prints_its_state_and_has_the_same_results() {
     let lines: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (summary, states) = lines.split_last().unwrap();
-    assert_eq!(summary["trace"], "5ca047d8d3b1c966");
+    assert_eq!(summary["trace"], "d0aa8d3291c93e30");
     let first = &states[0]["progress"];
     assert_eq!(first["flows"], summary["flows"]);
     assert!(first["events"].as_u64() >= Some(1 << 18) && first["virtual_us"].as_f64() > Some(0.0), "{first}");

@@ -14,7 +14,7 @@ use std::time::Duration;
 const LINE: Rate = Rate::from_gbps(100);
 const HOP: Duration = Duration::from_micros(1);
 /// Trace of a run in debug and release builds. It changes only if the behaviour of the protocol changes.
-const TRACE: u64 = 9_091_850_143_612_222_000;
+const TRACE: u64 = 15_658_078_390_166_475_856;
 
 fn hpcc(rtt: u64, max_stage: u32) -> Congestion {
     let config = HpccConfig::new(LINE, Duration::from_nanos(rtt), NonZeroU32::new(100).unwrap());

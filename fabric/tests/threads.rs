@@ -2,8 +2,8 @@
 
 use cc::{AlgorithmConfig, DcqcnConfig, HpccConfig, Rate};
 use ferroce_fabric::sim::{
-    Change, Conventions, Flow, Hosts, LinkChange, Outcome, Sampling, Setup, SizeDistribution, Topology,
-    poisson, run_on,
+    Application, Change, Conventions, Flow, Hosts, LinkChange, Outcome, Requests, Sampling, Setup,
+    SizeDistribution, Topology, Verb, poisson, run_on,
 };
 use ferroce_fabric::{Probability, Red};
 use roce::qp::Congestion;
@@ -91,6 +91,70 @@ fn links_that_fail_and_return_have_the_same_outcome_on_any_number_of_threads() {
     ];
     let outcome = same_on_any_number_of_threads(&Setup { changes, ..setup(hpcc(), 7) });
     assert!(outcome.lost > 0, "packets were on the links");
+}
+
+/// As [`setup`], between endpoints.
+fn endpoints(algorithm: AlgorithmConfig, seed: u64) -> Setup {
+    Setup { hosts: Hosts::Endpoints, ..setup(algorithm, seed) }
+}
+
+#[test]
+fn endpoints_have_the_same_outcome_on_any_number_of_threads() {
+    let in_band = Congestion { in_band: Some(NonZeroU32::MIN), ..Congestion::new(hpcc()) };
+    for seed in 1..4 {
+        let setup = endpoints(hpcc(), seed);
+        let outcome = same_on_any_number_of_threads(&setup);
+        assert_eq!((outcome.finished.len(), outcome.latencies.len()), (setup.flows.len(), setup.flows.len()));
+        assert!(outcome.series.iter().any(|row| row.rates.iter().any(|rate| *rate > 0)));
+        let in_band = Setup { congestion: in_band, cores: 2, jitter: HOP, ..setup };
+        assert_ne!(same_on_any_number_of_threads(&in_band).trace, outcome.trace);
+    }
+}
+
+/// Pauses, marks, drops and retransmissions, and a slow application that posts receives.
+#[test]
+fn an_incast_between_endpoints_has_the_same_outcome_on_any_number_of_threads() {
+    let dcqcn = AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
+    let flow = |source| Flow {
+        source,
+        destination: 0,
+        bytes: 300_000,
+        start: Duration::ZERO,
+        is_incast: true,
+        dscp: 0,
+    };
+    let red = Some(Red { from: 20_000, to: 100_000, most: Probability::ALWAYS });
+    let setup = Setup { flows: (1..16).map(flow).collect(), red, buffer: 600_000, ..endpoints(dcqcn, 5) };
+    let outcome = same_on_any_number_of_threads(&setup);
+    assert!(outcome.pauses > 0 && outcome.marked > 0, "{} pauses, {} marks", outcome.pauses, outcome.marked);
+    let without = Setup { pfc: None, ..setup };
+    let outcome = same_on_any_number_of_threads(&without);
+    assert!(outcome.dropped > 0 && outcome.retransmitted > 0, "{} drops", outcome.dropped);
+    let requests = Requests { verb: Verb::Send, bytes: 16_000, depth: 2, selective_repeat: true };
+    let applications = vec![Application { host: 0, rate: Rate::from_gbps(20) }];
+    let outcome = same_on_any_number_of_threads(&Setup { requests, applications, ..without });
+    assert!(outcome.retransmitted > 0, "the application is slow");
+}
+
+#[test]
+fn links_that_fail_between_endpoints_have_the_same_outcome_on_any_number_of_threads() {
+    // All links of a spine.
+    let links = vec![16, 18, 20, 22];
+    let change = |micros, what| Change { at: Duration::from_micros(micros), links: links.clone(), what };
+    let changes = vec![change(120, LinkChange::Down), change(200, LinkChange::Up)];
+    let outcome = same_on_any_number_of_threads(&Setup { changes, ..endpoints(hpcc(), 7) });
+    assert!(outcome.lost > 0, "packets were on the links");
+}
+
+/// The flows to a host whose link fails exceed their retries.
+#[test]
+fn a_run_that_fails_has_the_same_error_on_any_number_of_threads() {
+    let changes = vec![Change { at: Duration::from_micros(20), links: vec![5], what: LinkChange::Down }];
+    let setup = Setup { changes, sampling: None, sampled: Vec::new(), ..endpoints(hpcc(), 7) };
+    let error = |threads| run_on(threads, &setup, &mut ()).unwrap_err().to_string();
+    let one = error(1);
+    println!("{one}");
+    assert!((2..=4).all(|threads| error(threads) == one), "{one}");
 }
 
 #[test]

@@ -1,34 +1,47 @@
 //! Hosts as endpoints, each behind a NIC that sends one frame at a time.
 
-use super::engine::{Hosts, Progress};
+use super::engine::{Hosts, Progress, shortest_delay};
 use super::event::Event;
 use super::frame::Frame;
 use super::network::Network as AnyNetwork;
 use super::nic::{Ended, Link, Nic};
 use super::setup::{Application, Requests, Setup, SetupError, Verb};
+use crate::Probability;
 use cc::{Instant, Rate};
 use roce::qp::CompletionStatus;
 use roce::wire::{MAX_IN_BAND, MAX_OVERHEAD, Mtu};
-use roce::{ControlError, Discard, Endpoint, Psn, Qpn};
+use roce::{ControlError, CoreIndex, Discard, Endpoint, Psn, Qpn};
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::time::Duration;
 
 type Network<'a> = AnyNetwork<'a, Frame>;
 
-struct Running {
-    source: Qpn,
-    destination: Qpn,
+/// Numbers that no queue pair gets: 0, 1 and all ones (IBA 3.5.3).
+const RESERVED_NUMBERS: u32 = 3;
+
+/// The sending end of a running flow.
+struct Sender {
+    qpn: Qpn,
     /// Bytes that have not been posted.
     unposted: u64,
     /// Post times of the requests that have not completed (ps), oldest first.
     posted: VecDeque<u64>,
 }
 
-enum Flow {
+#[derive(Default)]
+enum Source {
+    #[default]
     Waits,
-    Runs(Running),
+    Sends(Sender),
     Ended,
+}
+
+/// The ends of a flow that are at hosts of this thread.
+#[derive(Default)]
+struct Flow {
+    source: Source,
+    destination: Option<Qpn>,
 }
 
 /// An application that consumes messages at a limited rate.
@@ -41,10 +54,23 @@ struct Consumer {
 pub(super) struct Endpoints<'a> {
     setup: &'a Setup,
     mtu: Mtu,
+    /// The NICs of other threads' hosts only number queue pairs.
     nics: Vec<Nic>,
     applications: HashMap<u32, Consumer>,
     flows: Vec<Flow>,
     room: usize,
+    /// Time from the end of a flow until its destination learns of it, ps.
+    notice: u64,
+}
+
+/// Returns the number of flows of each host.
+fn ends(setup: &Setup) -> Vec<u32> {
+    let mut ends = vec![0_u32; setup.topology.hosts()];
+    for flow in &setup.flows {
+        ends[flow.source as usize] += 1;
+        ends[flow.destination as usize] += 1;
+    }
+    ends
 }
 
 /// Returns the ps of `instant`.
@@ -55,16 +81,21 @@ const fn picos(instant: Instant) -> u64 {
 impl<'a> Hosts<'a> for Endpoints<'a> {
     type Packet = Frame;
 
-    fn new(setup: &'a Setup) -> Result<Self, SetupError> {
+    /// One thread runs captures, whose frames are in the order of time, and what takes random numbers from one sequence. It also runs
+    /// flows of a host that need more numbers of queue pairs than there are: which are free then depends on the ends of earlier flows.
+    fn may_divide(setup: &Setup) -> bool {
+        let is_random = setup.loses() || !setup.spread.is_zero() || setup.forgery != Probability::NEVER;
+        let numbers = CoreIndex::new(0, setup.cores).max_qps() - RESERVED_NUMBERS;
+        let is_numbered = |flows: u32| flows.div_ceil(setup.cores.into()) <= numbers;
+        setup.captured.is_empty() && !is_random && ends(setup).into_iter().all(is_numbered)
+    }
+
+    fn new(setup: &'a Setup, network: &Network<'a>) -> Result<Self, SetupError> {
         let mtu = setup.mtu()?;
-        let mut ends = vec![0_u32; setup.topology.hosts()];
-        for flow in &setup.flows {
-            ends[flow.source as usize] += 1;
-            ends[flow.destination as usize] += 1;
-        }
         let clears = !setup.captured.is_empty();
-        let nic = |(number, &flows): (usize, &u32)| {
-            Nic::new(number as u32, setup.cores, flows, (setup.requests.depth, setup.seed), clears)
+        let nic = |(number, flows): (u32, u32)| {
+            let (flows, depth) = if network.owns(number) { (flows, setup.requests.depth) } else { (1, 1) };
+            Nic::new(number, setup.cores, flows, (depth, setup.seed), clears)
                 .map_err(|error| SetupError::Failed { flow: 0, why: error.to_string() })
         };
         let consumer = |application: &Application| {
@@ -75,10 +106,11 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         Ok(Self {
             setup,
             mtu,
-            nics: ends.iter().enumerate().map(nic).collect::<Result<_, _>>()?,
+            nics: (0..).zip(ends(setup)).map(nic).collect::<Result<_, _>>()?,
             applications: setup.applications.iter().map(consumer).collect(),
-            flows: setup.flows.iter().map(|_| Flow::Waits).collect(),
+            flows: setup.flows.iter().map(|_| Flow::default()).collect(),
             room: mtu.bytes() as usize + MAX_OVERHEAD + telemetry,
+            notice: shortest_delay(setup),
         })
     }
 
@@ -87,11 +119,14 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
     }
 
     fn start(&mut self, network: &mut Network<'a>, flow: u32) {
-        match self.connect(network.instant(), flow) {
-            Ok(running) => self.flows[flow as usize] = Flow::Runs(running),
-            Err(why) => network.failed = Some((flow, why)),
+        let spec = &self.setup.flows[flow as usize];
+        let owns = [spec.source, spec.destination].map(|host| network.owns(host));
+        if let Err(why) = self.connect(network.instant(), flow, owns) {
+            network.fail_flow(flow, why);
         }
-        self.serve(network, self.setup.flows[flow as usize].source);
+        if owns[0] {
+            self.serve(network, spec.source);
+        }
     }
 
     fn serve(&mut self, network: &mut Network<'a>, host: u32) {
@@ -141,14 +176,20 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
     /// Endpoints detect losses themselves.
     fn expire(&mut self, _: &mut Network<'a>, _: u32) {}
 
+    fn disconnect(&mut self, network: &mut Network<'a>, flow: u32) {
+        if let Some(qpn) = self.flows[flow as usize].destination.take() {
+            self.destroy(network.instant(), self.setup.flows[flow as usize].destination, qpn);
+        }
+    }
+
     fn progress(&self, flow: u32) -> Progress {
         let spec = &self.setup.flows[flow as usize];
-        let running = match &self.flows[flow as usize] {
-            Flow::Waits => return Progress::default(),
-            Flow::Ended => return Progress { rate: 0, acked: spec.bytes },
-            Flow::Runs(running) => running,
+        let sender = match &self.flows[flow as usize].source {
+            Source::Waits => return Progress::default(),
+            Source::Ended => return Progress { rate: 0, acked: spec.bytes },
+            Source::Sends(sender) => sender,
         };
-        let Some(report) = self.nics[spec.source as usize].report(running.source) else {
+        let Some(report) = self.nics[spec.source as usize].report(sender.qpn) else {
             return Progress::default();
         };
         // PSNs start at 0. With 1 KiB packets they wrap after 16 GiB.
@@ -158,17 +199,17 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         Progress { rate: rate.as_bps(), acked: sent.saturating_sub(report.in_flight) }
     }
 
-    fn state(&self, flow: u32) -> String {
-        let (spec, Flow::Runs(running)) = (&self.setup.flows[flow as usize], &self.flows[flow as usize])
-        else {
+    fn state(&self, other: &Self, flow: u32) -> String {
+        let spec = &self.setup.flows[flow as usize];
+        let Source::Sends(sender) = &self.flows[flow as usize].source else {
             return "it does not run".into();
         };
-        let source = self.nics[spec.source as usize].report(running.source);
-        let left = running.posted.len();
+        let source = self.nics[spec.source as usize].report(sender.qpn);
+        let report = |qpn| other.nics[spec.destination as usize].report(qpn);
+        let destination = other.flows[flow as usize].destination.and_then(report);
+        let (left, unposted) = (sender.posted.len(), sender.unposted);
         format!(
-            "{left} requests have not ended and {} bytes were not posted; {source:?}, {:?}",
-            running.unposted,
-            self.nics[spec.destination as usize].report(running.destination)
+            "{left} requests have not ended and {unposted} bytes were not posted; {source:?}, {destination:?}"
         )
     }
 
@@ -176,8 +217,9 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
         self.endpoints().map(|endpoint| endpoint.counters().retransmitted).sum()
     }
 
-    /// Does nothing: endpoints run on one thread.
-    fn add(&mut self, _: &Self) {}
+    fn add(&mut self, other: Self) {
+        self.nics.extend(other.nics);
+    }
 
     fn doubled(&self) -> u64 {
         self.endpoints().map(|endpoint| endpoint.counters().discarded(Discard::Duplicate)).sum()
@@ -194,7 +236,8 @@ impl<'a> Endpoints<'a> {
         self.nics.iter().flat_map(|nic| nic.cores.iter())
     }
 
-    fn connect(&mut self, now: Instant, flow: u32) -> Result<Running, String> {
+    /// Creates both queue pairs, and connects those at hosts of this thread. Destroys the others, which only numbered them.
+    fn connect(&mut self, now: Instant, flow: u32, owns: [bool; 2]) -> Result<(), String> {
         let spec = &self.setup.flows[flow as usize];
         let ends = [spec.source as usize, spec.destination as usize];
         let Ok([a, b]) = self.nics.get_disjoint_mut(ends) else {
@@ -204,56 +247,68 @@ impl<'a> Endpoints<'a> {
         let (congestion, mtu) = (*self.setup.congestion_of(flow), self.mtu);
         let mut make = || -> Result<(Qpn, Qpn), ControlError> {
             let (source, destination) = (a.create_qp(now, depth)?, b.create_qp(now, depth)?);
-            let link = |dscp| Link { now, mtu, dscp, selective_repeat };
-            a.connect(&link(spec.dscp), source, (b, destination), congestion)?;
-            b.connect(&link(spec.dscp), destination, (a, source), congestion)?;
+            let link = Link { now, mtu, dscp: spec.dscp, selective_repeat };
+            let join = |is_own, end: &mut Nic, qpn, peer: (&Nic, Qpn)| match is_own {
+                true => end.connect(&link, qpn, peer, congestion),
+                false => end.cores.of_mut(qpn).destroy_qp(now, qpn),
+            };
+            join(owns[0], a, source, (&*b, destination))?;
+            join(owns[1], b, destination, (&*a, source))?;
             Ok((source, destination))
         };
         let (source, destination) = make().map_err(|error| error.to_string())?;
-        if verb == Verb::Send {
-            (0..depth).try_for_each(|_| b.receive(destination, flow))?;
+        if owns[1] {
+            if verb == Verb::Send {
+                (0..depth).try_for_each(|_| b.receive(destination, flow))?;
+            }
+            self.flows[flow as usize].destination = Some(destination);
         }
-        let mut running = Running { source, destination, unposted: spec.bytes, posted: VecDeque::new() };
-        while running.posted.len() < depth as usize && running.unposted > 0 {
-            self.post(&mut running, now, flow)?;
+        if owns[0] {
+            let mut sender = Sender { qpn: source, unposted: spec.bytes, posted: VecDeque::new() };
+            while sender.posted.len() < depth as usize && sender.unposted > 0 {
+                self.post(&mut sender, now, flow)?;
+            }
+            self.flows[flow as usize].source = Source::Sends(sender);
         }
-        Ok(running)
+        Ok(())
     }
 
-    fn post(&mut self, running: &mut Running, now: Instant, flow: u32) -> Result<(), String> {
+    fn post(&mut self, sender: &mut Sender, now: Instant, flow: u32) -> Result<(), String> {
         let spec = &self.setup.flows[flow as usize];
         let region = self.nics[spec.destination as usize].region();
         let Requests { verb, bytes, .. } = self.setup.requests;
-        let bytes = running.unposted.min(bytes.into());
-        self.nics[spec.source as usize].post(now, running.source, flow, (verb, bytes as u32), region)?;
-        running.unposted -= bytes;
-        running.posted.push_back(picos(now));
+        let bytes = sender.unposted.min(bytes.into());
+        self.nics[spec.source as usize].post(now, sender.qpn, flow, (verb, bytes as u32), region)?;
+        sender.unposted -= bytes;
+        sender.posted.push_back(picos(now));
         Ok(())
     }
 
     #[cold]
     fn ended(&mut self, network: &mut Network<'a>, ended: &Ended) {
         let flow = ended.flow;
-        let Flow::Runs(running) = &mut self.flows[flow as usize] else { return };
         if ended.status != CompletionStatus::Success {
-            network.failed = Some((flow, ended.status.to_string()));
-            return;
+            return network.fail_flow(flow, ended.status.to_string());
         }
         let now = network.instant();
         if let Some(bytes) = ended.received {
             return self.consume(network, flow, bytes);
         }
-        let since = running.posted.pop_front().unwrap_or(network.now);
+        let Source::Sends(mut sender) = mem::replace(&mut self.flows[flow as usize].source, Source::Ended)
+        else {
+            return;
+        };
+        let since = sender.posted.pop_front().unwrap_or(network.now);
         network.latencies.push(Duration::from_nanos(network.now.saturating_sub(since) / 1000));
-        if running.unposted == 0 && running.posted.is_empty() {
-            return self.finish(network, flow);
+        if sender.unposted == 0 && sender.posted.is_empty() {
+            return self.finish(network, flow, sender.qpn);
         }
-        if running.unposted > 0
-            && let Flow::Runs(mut running) = mem::replace(&mut self.flows[flow as usize], Flow::Waits)
+        if sender.unposted > 0
+            && let Err(why) = self.post(&mut sender, now, flow)
         {
-            network.failed = self.post(&mut running, now, flow).err().map(|why| (flow, why));
-            self.flows[flow as usize] = Flow::Runs(running);
+            network.fail_flow(flow, why);
         }
+        self.flows[flow as usize].source = Source::Sends(sender);
     }
 
     /// Posts another receive when the application has consumed this message.
@@ -268,23 +323,23 @@ impl<'a> Endpoints<'a> {
     }
 
     fn post_receive(&mut self, network: &mut Network<'a>, flow: u32) {
-        let Flow::Runs(running) = &self.flows[flow as usize] else { return };
+        let Some(qpn) = self.flows[flow as usize].destination else { return };
         let host = self.setup.flows[flow as usize].destination;
-        let posted = self.nics[host as usize].receive(running.destination, flow);
-        if let Err(why) = posted {
-            network.failed = Some((flow, why));
+        if let Err(why) = self.nics[host as usize].receive(qpn, flow) {
+            network.fail_flow(flow, why);
         }
     }
 
-    fn finish(&mut self, network: &mut Network<'a>, flow: u32) {
-        let spec = &self.setup.flows[flow as usize];
-        let Flow::Runs(running) = mem::replace(&mut self.flows[flow as usize], Flow::Ended) else { return };
-        for (host, qpn) in [(spec.source, running.source), (spec.destination, running.destination)] {
-            let core = self.nics[host as usize].cores.of_mut(qpn);
-            let gone = core.destroy_qp(network.instant(), qpn);
-            debug_assert!(gone.is_ok(), "a queue pair of a running flow: {gone:?}");
-        }
+    /// Ends a flow at its source. The destination learns of it as soon as a message over a link could arrive.
+    fn finish(&mut self, network: &mut Network<'a>, flow: u32, source: Qpn) {
+        self.destroy(network.instant(), self.setup.flows[flow as usize].source, source);
+        network.push_to_destination(flow, self.notice, Event::Disconnect(flow));
         network.finish(flow);
+    }
+
+    fn destroy(&mut self, now: Instant, host: u32, qpn: Qpn) {
+        let gone = self.nics[host as usize].cores.of_mut(qpn).destroy_qp(now, qpn);
+        debug_assert!(gone.is_ok(), "a queue pair of a running flow: {gone:?}");
     }
 
     fn sleep(&mut self, network: &mut Network<'a>, host: u32) {

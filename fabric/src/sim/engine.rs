@@ -9,7 +9,7 @@ use super::outcome::Outcome;
 use super::packet_pool::LinkPacket;
 use super::partition::Partition;
 use super::port::Port;
-use super::setup::{Hosts as Kind, Setup, SetupError};
+use super::setup::{Setup, SetupError};
 use cc::Rate;
 use std::collections::HashSet;
 use std::panic::resume_unwind;
@@ -29,7 +29,10 @@ pub(super) struct Progress {
 /// All hosts, as endpoints or as a model. A host's port has the host's number.
 pub(super) trait Hosts<'a>: Sized {
     type Packet: LinkPacket;
-    fn new(setup: &'a Setup) -> Result<Self, SetupError>;
+    /// Returns whether hosts affect each other only over links.
+    fn may_divide(setup: &Setup) -> bool;
+    /// Creates the hosts for the thread of a network.
+    fn new(setup: &'a Setup, network: &Network<'a, Self::Packet>) -> Result<Self, SetupError>;
     /// Returns whether switches write telemetry into packets.
     fn is_stamped(setup: &Setup) -> bool;
     fn start(&mut self, network: &mut Network<'a, Self::Packet>, flow: u32);
@@ -39,12 +42,15 @@ pub(super) trait Hosts<'a>: Sized {
     fn timer(&mut self, network: &mut Network<'a, Self::Packet>, flow: u32);
     /// Handles a drop of a packet of the flow, `EXPIRE` after the drop.
     fn expire(&mut self, network: &mut Network<'a, Self::Packet>, flow: u32);
+    /// Ends a flow at its destination.
+    fn disconnect(&mut self, network: &mut Network<'a, Self::Packet>, flow: u32);
     /// Returns the progress of a flow; none if its source is a host of another thread.
     fn progress(&self, flow: u32) -> Progress;
-    fn state(&self, flow: u32) -> String;
+    /// Describes a flow whose source is a host of this thread; `other` has the hosts of its destination's thread.
+    fn state(&self, other: &Self, flow: u32) -> String;
     fn retransmitted(&self) -> u64;
     /// Adds the counts of another thread's hosts.
-    fn add(&mut self, other: &Self);
+    fn add(&mut self, other: Self);
     /// Returns the number of packets that receivers received twice.
     fn doubled(&self) -> u64 {
         0
@@ -62,15 +68,15 @@ pub(super) fn run<'a, H: Hosts<'a> + Send>(
 where
     H::Packet: Send,
 {
-    let partition = Partition::new(&setup.topology, if may_divide(setup) { threads } else { 1 });
+    let partition = Partition::new(&setup.topology, if may_divide::<H>(setup) { threads } else { 1 });
     let exchange = Exchange::new(partition.count, super::port::sampled_ports(setup));
     let start = |me: u16, observer: &mut dyn Observer| {
         let network = Network::new(setup, H::is_stamped(setup), &partition, me);
-        let engine =
-            network.and_then(|network| Ok(Engine { hosts: H::new(setup)?, network, series: Vec::new() }));
-        // All threads fail, or none: they check the same setup.
-        let mut engine: Engine<'_, H> = engine?;
-        engine.run(&exchange, observer).map(|end| (engine, end))
+        let engine = network
+            .and_then(|network| Ok(Engine { hosts: H::new(setup, &network)?, network, series: Vec::new() }));
+        let mut engine: Engine<'_, H> = engine.inspect_err(|_| exchange.leave(me.into()))?;
+        let end = engine.run(&exchange, observer);
+        Ok((engine, end))
     };
     let mut parts = thread::scope(|scope| {
         let start = &start;
@@ -81,8 +87,15 @@ where
             others.into_iter().map(|other| other.join().unwrap_or_else(|panic| resume_unwind(panic)));
         [first].into_iter().chain(others).collect::<Result<Vec<_>, _>>()
     })?;
-    if parts.iter().any(|(_, end)| *end == End::Silence) {
-        return Err(silence(setup, &partition, &parts));
+    if let Some((_, flow, why)) =
+        parts.iter_mut().filter_map(|(engine, _)| engine.network.failed.take()).min()
+    {
+        return Err(SetupError::Failed { flow: flow as usize, why });
+    }
+    match parts[0].1 {
+        End::Ended => {}
+        End::Silence => return Err(silence(setup, &partition, &parts)),
+        End::Stopped => return Err(SetupError::Observer),
     }
     let end = end(setup, parts.iter().map(|(engine, _)| &engine.network));
     let (mut all, _) = parts.remove(0);
@@ -95,7 +108,7 @@ where
 }
 
 /// Returns whether several threads may run the setup: hosts affect each other only over links, each with a delay.
-fn may_divide(setup: &Setup) -> bool {
+fn may_divide<'a, H: Hosts<'a>>(setup: &Setup) -> bool {
     // In whole ns, packets on a fast link may take no time, and be simultaneous.
     let takes_time = |rate: Rate| {
         !setup.conventions.whole_nanos
@@ -103,8 +116,8 @@ fn may_divide(setup: &Setup) -> bool {
     };
     let links = &setup.topology;
     // The counts of a script are of all ports.
-    let is_local = setup.hosts == Kind::Model && setup.dependencies.is_empty() && setup.faults.is_empty();
-    is_local && shortest_delay(setup) > 0 && links.rates().all(takes_time)
+    let is_local = setup.dependencies.is_empty() && setup.faults.is_empty();
+    is_local && H::may_divide(setup) && shortest_delay(setup) > 0 && links.rates().all(takes_time)
 }
 
 /// Returns the end of a run, ps: the end of the last flow, or of the last event if flows remain.
@@ -115,7 +128,7 @@ fn end<'a, P: 'a>(setup: &Setup, parts: impl Iterator<Item = &'a Network<'a, P>>
 }
 
 /// Returns the shortest delay of a link, ps.
-fn shortest_delay(setup: &Setup) -> u64 {
+pub(super) fn shortest_delay(setup: &Setup) -> u64 {
     setup.topology.links().iter().map(|link| picos(link.delay)).min().unwrap_or_default()
 }
 
@@ -126,6 +139,8 @@ enum End {
     Ended,
     /// Flows remain, but no event is scheduled.
     Silence,
+    /// The observer has ended the run, or a flow has failed.
+    Stopped,
 }
 
 fn silence<'a, H: Hosts<'a>>(
@@ -136,8 +151,9 @@ fn silence<'a, H: Hosts<'a>>(
     let finished = parts.iter().flat_map(|(engine, _)| &engine.network.finished);
     let ended: HashSet<usize> = finished.map(|flow| flow.flow).collect();
     let flow = (0..setup.flows.len()).find(|flow| !ended.contains(flow)).unwrap_or_default();
-    let owner = partition.owners[setup.flows[flow].source as usize];
-    SetupError::Silence { flow, state: parts[usize::from(owner)].0.hosts.state(flow as u32) }
+    let hosts = |host: u32| &parts[usize::from(partition.owners[host as usize])].0.hosts;
+    let [source, destination] = [setup.flows[flow].source, setup.flows[flow].destination].map(hosts);
+    SetupError::Silence { flow, state: source.state(destination, flow as u32) }
 }
 
 /// Part of a run: the nodes of one thread.
@@ -149,11 +165,7 @@ struct Engine<'a, H: Hosts<'a>> {
 
 impl<'a, H: Hosts<'a>> Engine<'a, H> {
     /// Runs all events window by window, until all flows of all threads have ended.
-    fn run(
-        &mut self,
-        exchange: &Exchange<H::Packet>,
-        observer: &mut dyn Observer,
-    ) -> Result<End, SetupError> {
+    fn run(&mut self, exchange: &Exchange<H::Packet>, observer: &mut dyn Observer) -> End {
         let setup = self.network.setup;
         let limit = picos(setup.limit);
         let flows = setup.flows.len() as u64;
@@ -169,7 +181,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             let (messages, all) = self.network.meet(exchange, round, own);
             messages.into_iter().for_each(|message| self.network.accept(message));
             if all.is_ended {
-                return Err(SetupError::Observer);
+                return End::Stopped;
             }
             if is_due {
                 let (finished, queues) = (all.finished as usize, exchange.queues());
@@ -189,7 +201,7 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             if all.next == u64::MAX {
                 // With a failed link, flows may remain for which no event is scheduled.
                 let is_down = self.network.ports.iter().any(|port| port.is_down);
-                return Ok(if is_down { End::Ended } else { End::Silence });
+                return if is_down { End::Ended } else { End::Silence };
             }
             if all.next > limit {
                 self.network.now = limit;
@@ -198,23 +210,18 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             // A change finds all packets that are on the links: those that other threads sent before, too.
             let changes = setup.changes.iter().map(|change| picos(change.at));
             let end = changes.filter(|at| *at > all.next).fold(all.next.saturating_add(length), u64::min);
-            let ran = self.window(end.min(limit.saturating_add(1)));
-            is_ended |= self.network.captures.report(observer).is_break();
-            ran?;
+            self.window(end.min(limit.saturating_add(1)));
+            is_ended |= self.network.captures.report(observer).is_break() | self.network.failed.is_some();
         }
-        Ok(End::Ended)
+        End::Ended
     }
 
     /// Runs the events before `end`.
-    fn window(&mut self, end: u64) -> Result<(), SetupError> {
+    fn window(&mut self, end: u64) {
         while let Some((at, order, event)) = self.network.events.pop_before(end) {
             (self.network.now, self.network.order) = (at, order);
             self.network.counts.events += 1;
             self.handle(event.unpack());
-        }
-        match self.network.failed.take() {
-            Some((flow, why)) => Err(SetupError::Failed { flow: flow as usize, why }),
-            None => Ok(()),
         }
     }
 
@@ -234,11 +241,12 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
         self.network.latencies.extend(latencies);
         self.network.packets.add(packets);
         self.series.iter_mut().zip(&other.series).for_each(|(row, more)| row.add(more));
-        self.hosts.add(&other.hosts);
+        self.hosts.add(other.hosts);
     }
 
     fn outcome(self, end: u64) -> Outcome {
-        let Network { mut finished, counts, trace, ports, packets, queues, latencies, .. } = self.network;
+        let Network { mut finished, counts, trace, ports, packets, queues, mut latencies, .. } = self.network;
+        latencies.sort_unstable();
         let mut faults = Vec::new();
         let scripts = ports.iter().filter_map(|port| port.script.as_ref());
         scripts.for_each(|script| script.count(&mut faults));
@@ -291,7 +299,10 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
                     self.serve(port);
                 }
             }
-            Event::Start(flow) => hosts.start(network, flow),
+            Event::Start(flow) => {
+                network.count_for(network.owner_of(flow));
+                hosts.start(network, flow);
+            }
             Event::Pause { port, on, .. } => {
                 network.pause(port, on);
                 self.serve(port);
@@ -299,12 +310,13 @@ impl<'a, H: Hosts<'a>> Engine<'a, H> {
             Event::Timer(flow) => hosts.timer(network, flow),
             Event::Expire(flow) => hosts.expire(network, flow),
             Event::Sample => {
-                network.count_once();
+                network.count_for(0);
                 self.sample();
             }
             Event::Release(port) => network.release(port),
+            Event::Disconnect(flow) => hosts.disconnect(network, flow),
             Event::Change(change) => {
-                network.count_once();
+                network.count_for(0);
                 self.change(change);
             }
         }

@@ -6,6 +6,9 @@ use crate::events::Ranked;
 /// scheduling event was itself scheduled earlier. The `order` of an event has both: how long before, in ps, it was scheduled (saturating in
 /// 32 bits, inverted), and the same of the event that scheduled it. Of equal orders, the kind that is earlier in this list is first, then
 /// the lower first number. This is nearly the order in which one thread would schedule the events, but it depends on no thread.
+///
+/// Between endpoints, the second half of `order` is a hash instead, of the event and of the `order` of the event that scheduled it.
+/// Otherwise, of flows that send at the same times for long, that of the lowest port would always be first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// Links change. The number is an index in the setup's list.
@@ -27,6 +30,8 @@ pub(super) enum Event {
     Sample,
     /// The frame that a script holds at a port must continue.
     Release(u32),
+    /// The destination of a flow learns that the flow has ended.
+    Disconnect(u32),
 }
 
 const PAUSE: u64 = 4;
@@ -54,6 +59,7 @@ impl Packed {
             Event::Expire(flow) => (6, flow, 0),
             Event::Sample => (7, 0, 0),
             Event::Release(port) => (8, port, 0),
+            Event::Disconnect(flow) => (9, flow, 0),
         };
         Self(kind << 60 | (a as u64) << 32 | b as u64)
     }
@@ -69,7 +75,8 @@ impl Packed {
             5 => Event::Timer(a),
             6 => Event::Expire(a),
             7 => Event::Sample,
-            _ => Event::Release(a),
+            8 => Event::Release(a),
+            _ => Event::Disconnect(a),
         }
     }
 }
@@ -90,6 +97,7 @@ mod tests {
             Event::Expire(3),
             Event::Sample,
             Event::Release(6),
+            Event::Disconnect(8),
             Event::Change(5),
         ] {
             assert_eq!(Packed::new(event).unpack(), event);

@@ -29,7 +29,7 @@ pub(super) struct State {
     pub(super) finished: u64,
     /// Number of events processed.
     pub(super) events: u64,
-    /// Whether the observer has ended the run.
+    /// Whether the observer has ended the run, or a flow has failed.
     pub(super) is_ended: bool,
 }
 
@@ -73,6 +73,12 @@ impl<P> Exchange<P> {
     /// Returns the published queues.
     pub(super) fn queues(&self) -> Vec<u64> {
         self.queues.iter().map(|queue| queue.load(Ordering::Relaxed)).collect()
+    }
+
+    /// Lets the other threads end at their first meeting, if thread `me` cannot begin.
+    #[cold]
+    pub(super) fn leave(&self, me: usize) {
+        self.meet((me, 0), State { is_ended: true, ..State::default() }, &mut []);
     }
 
     /// Publishes the state of thread `me` and its messages for the others after a round, and waits for all threads. Returns the messages

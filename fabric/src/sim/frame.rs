@@ -100,7 +100,7 @@ fn five_tuple(frame: &[u8]) -> u64 {
 }
 
 impl LinkPacket for Frame {
-    const IS_IN_ORDER: bool = true;
+    const HAS_CONNECTIONS: bool = true;
 
     fn frame(&mut self) -> Option<&mut [u8]> {
         Some(self)

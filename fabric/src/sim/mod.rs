@@ -83,7 +83,8 @@ pub fn run(setup: &Setup, observer: &mut dyn Observer) -> Result<Outcome, SetupE
 }
 
 /// Runs a setup as [`run`] on several threads, at most one per switch with hosts. The outcome is the same with any number, except
-/// [`Outcome::packets_most`]. Endpoints, flows that wait for others, and links without delay need one thread.
+/// [`Outcome::packets_most`]. Flows that wait for others, scripts of faults, random loss and delays, forged reports, captures, and links
+/// without delay need one thread.
 ///
 /// # Errors
 /// As [`run`].

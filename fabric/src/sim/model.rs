@@ -40,7 +40,11 @@ fn count_over(base_rtt: Duration) -> Duration {
 impl<'a> Hosts<'a> for Model<'a> {
     type Packet = Packet;
 
-    fn new(setup: &'a Setup) -> Result<Self, SetupError> {
+    fn may_divide(_: &Setup) -> bool {
+        true
+    }
+
+    fn new(setup: &'a Setup, _: &Network<'a>) -> Result<Self, SetupError> {
         Ok(Self {
             setup,
             hosts: (0..setup.topology.hosts()).map(|_| Host::default()).collect(),
@@ -173,6 +177,9 @@ impl<'a> Hosts<'a> for Model<'a> {
         self.serve(network, source);
     }
 
+    /// Does nothing: a model's destination needs no connection.
+    fn disconnect(&mut self, _: &mut Network<'a>, _: u32) {}
+
     fn progress(&self, flow: u32) -> Progress {
         let (state, bytes) = (&self.flows[flow as usize], self.setup.flows[flow as usize].bytes);
         match &state.sender {
@@ -182,7 +189,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         }
     }
 
-    fn state(&self, flow: u32) -> String {
+    fn state(&self, _: &Self, flow: u32) -> String {
         format!("{:?} acknowledged", self.flows[flow as usize].sender.as_ref().map(|at| at.una))
     }
 
@@ -190,7 +197,7 @@ impl<'a> Hosts<'a> for Model<'a> {
         self.retransmitted
     }
 
-    fn add(&mut self, other: &Self) {
+    fn add(&mut self, other: Self) {
         self.retransmitted += other.retransmitted;
     }
 

@@ -10,11 +10,11 @@ use super::packet_pool::{LinkPacket, PacketPool};
 use super::partition::Partition;
 use super::port::{NO_PATH, Port, Routes, Waiting, add_scripts, mark_captured, mix, ports, sampled};
 use super::setup::{Dependency, Setup, SetupError};
-use super::shared_buffer::{SharedBuffer, Taken};
+use super::shared_buffer::{SharedBuffer, Taken, buffers};
 use crate::Probability;
 use crate::classes::{ClassId, Queued};
 use crate::egress::Snapshot;
-use crate::events::Events;
+use crate::events::{Events, Ranked};
 use crate::random::Random;
 use cc::{Instant, Rate};
 use roce::wire::format::PortState;
@@ -31,24 +31,6 @@ const PAUSE_BYTES: u32 = 64;
 
 pub(super) fn picos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX / 4000).saturating_mul(1000)
-}
-
-/// Returns the first port and the buffer of each switch.
-fn buffers(setup: &Setup, ports: &[Port]) -> (Vec<u32>, Vec<SharedBuffer>) {
-    let host = ports.first().map_or(Rate::default(), |port| port.rate);
-    let mut first_ports = vec![u32::MAX; setup.topology.switches()];
-    let mut headrooms = vec![Vec::new(); setup.topology.switches()];
-    for (id, port) in ports.iter().enumerate() {
-        let Some(switch) = port.switch else { continue };
-        let first = &mut first_ports[switch as usize];
-        *first = (*first).min(id as u32);
-        let round = 2.0 * port.delay as f64 * port.rate.as_bps() as f64 / 8e12;
-        let rounds = setup.pfc.map_or(0.0, |pfc| pfc.headroom);
-        let share = setup.pfc.map_or(1.0, |pfc| pfc.share_of(port.rate, host));
-        headrooms[switch as usize].push(((round * rounds) as u64, share));
-    }
-    let buffer = |rooms: Vec<(u64, f64)>| SharedBuffer::new(setup.buffer, setup.pfc, rooms.into_iter());
-    (first_ports, headrooms.into_iter().map(buffer).collect())
 }
 
 /// Returns, per flow, the number of flows that must end before it and the flows that depend on it. Both are empty without dependencies.
@@ -74,8 +56,6 @@ pub(super) struct Network<'a, P> {
     /// Events for other threads, per thread.
     outgoing: Vec<Vec<Message<P>>>,
     pub(super) now: u64,
-    /// Number of events that events have scheduled, if these are in order.
-    scheduled: u64,
     /// Order of the event that happens now.
     pub(super) order: u64,
     pub(super) events: Events<Packed>,
@@ -101,7 +81,8 @@ pub(super) struct Network<'a, P> {
     pub(super) last_end: u64,
     /// Times from post to completion of a request.
     pub(super) latencies: Vec<Duration>,
-    pub(super) failed: Option<(u32, String)>,
+    /// Time, flow and reason of the first failure.
+    pub(super) failed: Option<(u64, u32, String)>,
     pub(super) counts: Counts,
     pub(super) trace: u64,
     /// Start of the last flow. Queue lengths count until then, because the network drains afterwards. `u64::MAX` if all flows start at
@@ -146,7 +127,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         let mut events = Events::default();
         for (flow, &start) in starts.iter().enumerate() {
             let is_own = owners[setup.flows[flow].source as usize] == me;
-            if is_own && waits.get(flow).is_none_or(|waits| *waits == 0) {
+            if (is_own || P::HAS_CONNECTIONS) && waits.get(flow).is_none_or(|waits| *waits == 0) {
                 events.push(start, 0, Packed::new(Event::Start(flow as u32)));
             }
         }
@@ -163,7 +144,6 @@ impl<'a, P: LinkPacket> Network<'a, P> {
             outgoing: (0..partition.count).map(|_| Vec::new()).collect(),
             sampled: sampled(setup, &ports),
             now: 0,
-            scheduled: 0,
             order: 0,
             events,
             packets: PacketPool::default(),
@@ -215,19 +195,22 @@ impl<'a, P: LinkPacket> Network<'a, P> {
     }
 
     pub(super) fn push(&mut self, at: u64, event: Event) {
-        let order = self.order_at(at);
-        self.events.push(at, order, Packed::new(event));
+        let event = Packed::new(event);
+        self.events.push(at, self.order_of(at, event), event);
     }
 
     /// Returns the order of an event that the current event schedules (see [`Event`]).
     #[inline]
-    fn order_at(&mut self, at: u64) -> u64 {
-        if P::IS_IN_ORDER {
-            self.scheduled += 1;
-            return self.scheduled;
-        }
+    fn order_of(&self, at: u64, event: Packed) -> u64 {
         let ahead = u32::try_from(at - self.now).unwrap_or(u32::MAX);
-        u64::from(!ahead) << 32 | self.order >> 32
+        let before = if P::HAS_CONNECTIONS { mix(self.order ^ event.rank()) } else { self.order };
+        u64::from(!ahead) << 32 | before >> 32
+    }
+
+    /// Schedules an event of a flow at the host of its destination, `ahead` ps from now.
+    pub(super) fn push_to_destination(&mut self, flow: u32, ahead: u64, event: Event) {
+        let host = self.setup.flows[flow as usize].destination;
+        self.push_to(self.owners[host as usize], self.now + ahead, event);
     }
 
     /// Schedules an event at a node of thread `owner`.
@@ -236,21 +219,19 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         if owner == self.me {
             return self.push(at, event);
         }
-        let (order, mut packet) = (self.order_at(at), None);
+        let (packed, mut packet) = (Packed::new(event), None);
+        let order = self.order_of(at, packed);
         if let Event::Arrive { packet: place, .. } = event {
-            packet = Some(mem::take(self.packets.get_mut(place)));
-            self.packets.give_back(place);
+            packet = Some(self.packets.send(place));
         }
-        self.outgoing[usize::from(owner)].push(Message { at, order, event: Packed::new(event), packet });
+        self.outgoing[usize::from(owner)].push(Message { at, order, event: packed, packet });
     }
 
     /// Schedules an event that another thread has sent.
     pub(super) fn accept(&mut self, Message { at, order, event, packet }: Message<P>) {
         let event = match (event.unpack(), packet) {
             (Event::Arrive { port, .. }, Some(content)) => {
-                let packet = self.packets.take();
-                *self.packets.get_mut(packet) = content;
-                Packed::new(Event::Arrive { port, packet })
+                Packed::new(Event::Arrive { port, packet: self.packets.accept(content) })
             }
             _ => event,
         };
@@ -267,9 +248,27 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         exchange.meet((self.me.into(), round), own, &mut self.outgoing)
     }
 
-    /// Counts an event that every thread has only for the first one.
-    pub(super) const fn count_once(&mut self) {
-        self.counts.events -= (self.me != 0) as u64;
+    /// Counts an event that every thread has only for thread `owner`.
+    pub(super) const fn count_for(&mut self, owner: u16) {
+        self.counts.events -= (self.me != owner) as u64;
+    }
+
+    /// Returns the thread of a flow's source.
+    pub(super) fn owner_of(&self, flow: u32) -> u16 {
+        self.owners[self.setup.flows[flow as usize].source as usize]
+    }
+
+    /// Returns whether a host belongs to this thread.
+    pub(super) fn owns(&self, host: u32) -> bool {
+        self.owners[host as usize] == self.me
+    }
+
+    /// Ends the run because of a flow; of failures in the same ps, that of the first flow counts.
+    #[cold]
+    pub(super) fn fail_flow(&mut self, flow: u32, why: String) {
+        if self.failed.as_ref().is_none_or(|(at, first, _)| (self.now, flow) < (*at, *first)) {
+            self.failed = Some((self.now, flow, why));
+        }
     }
 
     pub(super) const fn instant(&self) -> Instant {
@@ -491,8 +490,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
     /// Frees a lost packet, and schedules its flow's [`Event::Expire`].
     pub(super) fn lose(&mut self, packet: u32) {
         if let Some(flow) = self.packets.get(packet).expiring_flow() {
-            let source = self.setup.flows[flow as usize].source;
-            self.push_to(self.owners[source as usize], self.now + EXPIRE, Event::Expire(flow));
+            self.push_to(self.owner_of(flow), self.now + EXPIRE, Event::Expire(flow));
         }
         self.packets.give_back(packet);
     }

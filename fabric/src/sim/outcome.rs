@@ -42,7 +42,7 @@ pub struct Outcome {
     pub trace: u64,
     /// Longest queue of any switch port, in bytes.
     pub queue_max: u64,
-    /// Time from post to completion of each request, in the order of completion. Empty for the model.
+    /// Time from post to completion of each request, the shortest first. Empty for the model.
     pub latencies: Vec<Duration>,
     /// Duplicate packets at receivers, after an unnecessary retransmission or a lost acknowledgement. 0 for the model.
     pub doubled: u64,

@@ -82,7 +82,7 @@ impl Packet {
 }
 
 impl LinkPacket for Packet {
-    const IS_IN_ORDER: bool = false;
+    const HAS_CONNECTIONS: bool = false;
 
     fn frame(&mut self) -> Option<&mut [u8]> {
         None

@@ -8,12 +8,12 @@ use crate::random::Random;
 use cc::Instant;
 use roce::wire::Subscription;
 use roce::wire::format::PortState;
+use std::mem;
 
 /// A packet of either kind of host.
 pub(super) trait LinkPacket: Default + Clone {
-    /// Whether simultaneous events are in the order in which they were scheduled, because one thread runs all. If not, see
-    /// [`Event`](super::event::Event).
-    const IS_IN_ORDER: bool;
+    /// Whether flows are connections. Every thread then handles the start of every flow, because it numbers the queue pairs of all hosts.
+    const HAS_CONNECTIONS: bool;
     /// Returns the bytes of a frame; `None` for a packet of the model, which has no headers.
     fn frame(&mut self) -> Option<&mut [u8]>;
     fn size(&self) -> u32;
@@ -51,14 +51,19 @@ pub(super) trait LinkPacket: Default + Clone {
     fn digest(&self) -> [u64; 2];
 }
 
+/// Limit on spare packets, for runs in which a thread receives more packets than it sends.
+const MOST_SPARE: usize = 256;
+
 pub(super) struct PacketPool<P> {
     places: Vec<(u32, P)>,
     free: Vec<u32>,
+    /// Packets whose places those of other threads have taken. Their buffers are used again.
+    spare: Vec<P>,
 }
 
 impl<P> Default for PacketPool<P> {
     fn default() -> Self {
-        Self { places: Vec::new(), free: Vec::new() }
+        Self { places: Vec::new(), free: Vec::new(), spare: Vec::new() }
     }
 }
 
@@ -73,6 +78,23 @@ impl<P: Default> PacketPool<P> {
 
     pub(super) fn give_back(&mut self, place: u32) {
         self.free.push(place);
+    }
+
+    /// Takes a packet for another thread, and frees its place.
+    pub(super) fn send(&mut self, place: u32) -> P {
+        self.give_back(place);
+        let spare = self.spare.pop().unwrap_or_default();
+        mem::replace(self.get_mut(place), spare)
+    }
+
+    /// Gives a place to a packet of another thread.
+    pub(super) fn accept(&mut self, packet: P) -> u32 {
+        let place = self.take();
+        let before = mem::replace(self.get_mut(place), packet);
+        if self.spare.len() < MOST_SPARE {
+            self.spare.push(before);
+        }
+        place
     }
 
     pub(super) fn get(&self, place: u32) -> &P {

@@ -502,7 +502,7 @@ impl Setup {
         }
     }
 
-    fn loses(&self) -> bool {
+    pub(super) fn loses(&self) -> bool {
         self.loss != Probability::NEVER
             || self.topology.links().iter().any(|link| link.loss != Probability::NEVER)
     }

@@ -1,6 +1,8 @@
 //! A switch's buffer: its ports share it, with a threshold that falls as the buffer fills, and PFC.
 
-use super::setup::Pfc;
+use super::port::Port;
+use super::setup::{Pfc, Setup};
+use cc::Rate;
 
 /// Bytes reserved for each port.
 const RESERVE: u64 = 4096;
@@ -101,6 +103,24 @@ impl SharedBuffer {
         at.is_pausing = !goes_on;
         goes_on
     }
+}
+
+/// Returns the first port and the buffer of each switch.
+pub(super) fn buffers(setup: &Setup, ports: &[Port]) -> (Vec<u32>, Vec<SharedBuffer>) {
+    let host = ports.first().map_or(Rate::default(), |port| port.rate);
+    let mut first_ports = vec![u32::MAX; setup.topology.switches()];
+    let mut headrooms = vec![Vec::new(); setup.topology.switches()];
+    for (id, port) in ports.iter().enumerate() {
+        let Some(switch) = port.switch else { continue };
+        let first = &mut first_ports[switch as usize];
+        *first = (*first).min(id as u32);
+        let round = 2.0 * port.delay as f64 * port.rate.as_bps() as f64 / 8e12;
+        let rounds = setup.pfc.map_or(0.0, |pfc| pfc.headroom);
+        let share = setup.pfc.map_or(1.0, |pfc| pfc.share_of(port.rate, host));
+        headrooms[switch as usize].push(((round * rounds) as u64, share));
+    }
+    let buffer = |rooms: Vec<(u64, f64)>| SharedBuffer::new(setup.buffer, setup.pfc, rooms.into_iter());
+    (first_ports, headrooms.into_iter().map(buffer).collect())
 }
 
 #[cfg(test)]

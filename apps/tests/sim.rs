@@ -114,7 +114,7 @@ fn a_wrong_script_of_faults_is_refused_with_its_file_and_line() {
 
 /// Returns the summary of a scenario in `fabric/scenarios`.
 fn summary(scenario: &str) -> serde_json::Value {
-    let done = ferroce().arg("sim").arg(fabric("scenarios").join(scenario)).arg("--json").assert().success();
+    let done = ferroce().arg("sim").arg(fabric("scenarios").join(&scenario)).arg("--json").assert().success();
     serde_json::from_slice(&done.get_output().stdout).unwrap()
 }
 
@@ -175,15 +175,24 @@ fn the_series_has_columns_for_each_sampled_port() {
     assert!(page.contains("Queues of the sampled ports") && page.contains("s3 to h3"));
 }
 
+/// Returns the scenarios of `traces.txt` with their traces.
+fn recorded_traces() -> Vec<(String, String)> {
+    let traces = fs::read_to_string(fabric("scenarios/traces.txt")).unwrap();
+    let rows = traces.lines().filter_map(|line| line.split_once(' ')).filter(|row| row.0 != "#");
+    rows.map(|(scenario, trace)| (scenario.to_owned(), trace.to_owned())).collect()
+}
+
+fn recorded_trace(scenario: &str) -> String {
+    recorded_traces().into_iter().find(|(name, _)| name == scenario).expect("the scenario has a row").1
+}
+
 /// `ci/sim` checks the same traces with the release build.
 #[test]
 fn traces_equal_the_recorded_ones() {
-    let traces = fs::read_to_string(fabric("scenarios/traces.txt")).unwrap();
-    let rows: Vec<_> =
-        traces.lines().filter_map(|line| line.split_once(' ')).filter(|row| row.0 != "#").collect();
-    assert!(rows.len() >= 4, "{traces}");
-    for (scenario, trace) in rows {
-        let said = ferroce().arg("sim").arg(fabric("scenarios").join(scenario)).assert().success();
+    let traces = recorded_traces();
+    assert!(traces.len() >= 4, "{traces:?}");
+    for (scenario, trace) in traces {
+        let said = ferroce().arg("sim").arg(fabric("scenarios").join(&scenario)).assert().success();
         let said = String::from_utf8(said.get_output().stdout.clone()).unwrap();
         assert!(said.contains(&format!("trace {trace}")), "{scenario}: {said}");
     }
@@ -262,7 +271,7 @@ fn the_frames_of_ports_are_captured_and_decoded() {
         let [switch, host] = ["s1_h17", "h1_s1"].map(|port| format!("{port}={}", path(name)));
         let args = ["sim", &scenario, "--json", "--pcap", &switch, "--pcap", &host];
         let summary: serde_json::Value = serde_json::from_str(&said(&[&args, more].concat())).unwrap();
-        assert_eq!(summary["trace"], "34b3f34b5134e1ec", "captures do not change the run");
+        assert_eq!(summary["trace"], recorded_trace("incast-16.toml"), "captures do not change the run");
         fs::read(path(name)).unwrap()
     };
     let one = captured("one.pcapng", &[]);
@@ -330,7 +339,7 @@ fn a_followed_run_prints_its_state_and_has_the_same_results() {
     let lines: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let (summary, states) = lines.split_last().unwrap();
-    assert_eq!(summary["trace"], "d0aa8d3291c93e30");
+    assert_eq!(summary["trace"], recorded_trace("fairness-fair.toml"));
     let first = &states[0]["progress"];
     assert_eq!(first["flows"], summary["flows"]);
     assert!(first["events"].as_u64() >= Some(1 << 18) && first["virtual_us"].as_f64() > Some(0.0), "{first}");

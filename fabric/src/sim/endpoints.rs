@@ -39,7 +39,7 @@ enum Source {
 
 /// The ends of a flow that are at hosts of this thread.
 #[derive(Default)]
-struct Flow {
+struct FlowEnds {
     source: Source,
     destination: Option<Qpn>,
 }
@@ -57,7 +57,7 @@ pub(super) struct Endpoints<'a> {
     /// The NICs of other threads' hosts only number queue pairs.
     nics: Vec<Nic>,
     applications: HashMap<u32, Consumer>,
-    flows: Vec<Flow>,
+    flows: Vec<FlowEnds>,
     room: usize,
     /// Time from the end of a flow until its destination learns of it, ps.
     notice: u64,
@@ -108,7 +108,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
             mtu,
             nics: (0..).zip(ends(setup)).map(nic).collect::<Result<_, _>>()?,
             applications: setup.applications.iter().map(consumer).collect(),
-            flows: setup.flows.iter().map(|_| Flow::default()).collect(),
+            flows: setup.flows.iter().map(|_| FlowEnds::default()).collect(),
             room: mtu.bytes() as usize + MAX_OVERHEAD + telemetry,
             notice: shortest_delay(setup),
         })
@@ -226,7 +226,7 @@ impl<'a> Hosts<'a> for Endpoints<'a> {
     }
 
     fn memory() -> [usize; 2] {
-        let flow = size_of::<Flow>() + 2 * Endpoint::QP_BYTES;
+        let flow = size_of::<FlowEnds>() + 2 * Endpoint::QP_BYTES;
         [flow, size_of::<Nic>() + size_of::<super::port::Port>()]
     }
 }

@@ -59,7 +59,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let number: f64 = text[..text.len() - unit.len()].trim_end().parse().map_err(|_| wrong())?;
     match Duration::try_from_secs_f64(number * seconds) {
         Ok(time) if time <= LONGEST => Ok(time),
-        Ok(_) => Err(format!("`{text}` is too long: at most {}s", LONGEST.as_secs())),
+        Ok(_) => Err(format!("`{text}` is too long; write at most {}s", LONGEST.as_secs())),
         Err(_) => Err(wrong()),
     }
 }

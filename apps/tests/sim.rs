@@ -114,7 +114,7 @@ fn a_wrong_script_of_faults_is_refused_with_its_file_and_line() {
 
 /// Returns the summary of a scenario in `fabric/scenarios`.
 fn summary(scenario: &str) -> serde_json::Value {
-    let done = ferroce().arg("sim").arg(fabric("scenarios").join(&scenario)).arg("--json").assert().success();
+    let done = ferroce().arg("sim").arg(fabric("scenarios").join(scenario)).arg("--json").assert().success();
     serde_json::from_slice(&done.get_output().stdout).unwrap()
 }
 

@@ -29,8 +29,8 @@ pub struct Args {
     /// Port of a device, with an optional name of the device before it: eth0, a=memif:/run/ferroce/x.sock,server. May be repeated
     #[arg(short = 'd', long = "port", value_name = "[NAME=]PORT", default_value = "lo", add = completion::port())]
     ports: Vec<String>,
-    /// Addresses of a port that has none from the kernel: 10.0.0.1/24,fd00::1/64. May be repeated; without a NAME, the first --ip is for the
-    /// first --port, the second for the second, and so on
+    /// Addresses of a port that has none from the kernel: 10.0.0.1/24,fd00::1/64. May be repeated; without a NAME, the first --ip is for
+    /// the first --port, the second for the second, and so on
     #[arg(long = "ip", value_name = "[NAME=]ADDRESS")]
     addresses: Vec<String>,
     /// Write the specification to this file, such as /etc/cdi/ferroce.json
@@ -93,7 +93,7 @@ fn devices(ports: &[String], addresses: &[String]) -> Result<Vec<CdiDevice>, Fai
             None => (devices.get_mut(i), text.as_str()),
         };
         let Some(device) = device else {
-            let why = "no --port has this name; use that of one: --port NAME=PORT --ip NAME=ADDRESS";
+            let why = "no --port has this name; use one name in both: --port NAME=PORT --ip NAME=ADDRESS";
             return Err(Failure::usage(format!("--ip {text}: {why}")));
         };
         for address in list.split(',') {

@@ -1,4 +1,4 @@
-//! Where the files are installed that help texts name: the book, scenarios, scripts.
+//! Replaces the folder that help texts name with the one that contains the files of this installation: the book, scenarios, scripts.
 
 use clap::Command;
 use std::path::PathBuf;

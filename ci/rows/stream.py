@@ -1,6 +1,6 @@
-"""Heaps of spead2 by raw packets, from host 1 to a multicast group that host 0 has joined: each byte arrives as it was sent.
+"""Sends heaps of spead2 in raw packets from host 1 to a multicast group that host 0 has joined, and compares each byte.
 
-stream.py RANK FILE, where FILE appears when host 0 receives."""
+stream.py RANK FILE: host 0 creates FILE when it is ready to receive."""
 import os
 import sys
 import time

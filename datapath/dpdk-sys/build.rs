@@ -1,6 +1,6 @@
-//! Generates bindings to the installed DPDK, and compiles the shim for its inline functions. Without libclang, uses the bindings in the file
-//! `bindings`, whose numbers the C compiler then compares with the installed headers. `FERROCE_DPDK=static` links DPDK's static libraries
-//! instead of the shared ones.
+//! Generates bindings to the installed DPDK, and compiles the shim for its inline functions. Without libclang, uses the bindings in the
+//! file `bindings`, whose constants the C compiler then compares with the installed headers. `FERROCE_DPDK=static` links DPDK's static
+//! libraries instead of the shared ones.
 
 mod releases;
 
@@ -191,7 +191,7 @@ fn bind(flags: &[String]) {
     let mut builder = bindgen::Builder::default()
         .header("shim/shim.h")
         .clang_args(flags)
-        // `src/lib.rs` defines the others: DPDK's own structures differ from release to release.
+        // `src/lib.rs` defines the other types, because DPDK's own structures differ between releases.
         .allowlist_recursively(false)
         .derive_default(true)
         .formatter(bindgen::Formatter::Prettyplease)
@@ -215,7 +215,7 @@ fn bind(flags: &[String]) {
     write(&output("dpdk.rs"), &bindings.to_string());
 }
 
-/// Copies the committed bindings to the place of generated ones, and returns them.
+/// Copies the committed bindings to where generated ones would be written, and returns them.
 fn copy_committed() -> String {
     let bindings =
         std::fs::read_to_string(COMMITTED).unwrap_or_else(|e| fail(&format!("can't read {COMMITTED}: {e}")));

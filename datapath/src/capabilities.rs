@@ -41,14 +41,14 @@ struct Words {
 /// The capabilities of a process, as masks.
 #[derive(Clone, Copy)]
 pub(crate) struct Held {
-    /// Those that it has.
+    /// Capabilities that it has.
     pub(crate) effective: u64,
-    /// Those that it could get by executing a file (the bounding set). A container's is the limit for all users in it.
+    /// Capabilities that it could gain by executing a file (the bounding set). A container's bounding set limits all users in it.
     pub(crate) bounding: u64,
 }
 
 impl Held {
-    /// Reads this process's. If the kernel does not report them, it has none but could get all.
+    /// Reads the capabilities of this process. If the kernel does not report them, assumes that it has none but could gain all.
     pub(crate) fn read() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let mask = |name| {
@@ -76,15 +76,15 @@ pub fn opens_packet_sockets() -> bool {
     fd >= 0
 }
 
-/// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. If root lacks capabilities, or no user can get
-/// them, the process runs in a container, and the remedy is for a container. If root has them but is refused, it runs in a user namespace or
-/// a sandbox.
+/// Returns the remedy for a process that lacks `needs`, a list such as `CAP_NET_RAW,CAP_BPF`. If root lacks capabilities, or no user can
+/// gain them, the process runs in a container, and the remedy is for a container. If root has them but is refused, it runs in a user
+/// namespace or a sandbox.
 #[must_use]
 pub fn remedy(needs: &str) -> String {
     remedy_of(user(), Held::read(), needs)
 }
 
-/// Returns the remedy for a process that may not write a file of root's, of which a container has a read-only view.
+/// Returns the remedy for a process that may not write a file that belongs to root. In a container, root cannot write such files either.
 #[must_use]
 pub fn remedy_for_root_file() -> &'static str {
     if user() == 0 { "start the container with --privileged" } else { "run as root" }
@@ -109,7 +109,7 @@ pub(crate) fn remedy_of(user: u32, held: Held, needs: &str) -> String {
             "start it outside of its user namespace or sandbox, which restricts root".into()
         }
         (0, flags, _) => format!("start the container with{flags}"),
-        // The file would give all users what only root should have.
+        // A file with this capability would give all users what only root should have.
         (_, _, flags) if flags.is_empty() && needs.contains("SYS_ADMIN") => "run it as root".into(),
         (_, _, flags) if flags.is_empty() => format!(
             "run as root, or `setcap {}+ep $(command -v ferroce)` and start the program with `ferroce run`, which passes it on",

@@ -1,4 +1,5 @@
-//! Unix sockets that keep the boundaries of messages (`SOCK_SEQPACKET`). Names are paths, or abstract if they begin with a zero byte.
+//! Unix sockets that preserve message boundaries (`SOCK_SEQPACKET`), for memif and for the processes that share an interface. Names are
+//! paths, or abstract if they begin with a zero byte.
 
 use crate::errno::check;
 use crate::unix_address;
@@ -6,7 +7,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::null_mut;
 
-/// Returns a new socket. `flags` are 0 or `SOCK_NONBLOCK`.
+/// Creates a socket. `flags` is 0 or `SOCK_NONBLOCK`.
 pub(crate) fn socket(flags: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | flags;
     // SAFETY: socket takes integers, and the descriptor is new and has no other owner.
@@ -25,13 +26,13 @@ pub(crate) fn connect(socket: &OwnedFd, name: &[u8]) -> io::Result<()> {
     check(unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) }).map(drop)
 }
 
-/// Listens with a queue of up to so many connections.
+/// Listens, with up to `queue` connections that wait to be accepted.
 pub(crate) fn listen(socket: &OwnedFd, queue: libc::c_int) -> io::Result<()> {
     // SAFETY: listen takes integers.
     check(unsafe { libc::listen(socket.as_raw_fd(), queue) }).map(drop)
 }
 
-/// Accepts the next connection. `flags` are those of [`socket`], for the new descriptor.
+/// Accepts the next connection. `flags` is as for [`socket`], and applies to the new descriptor.
 pub(crate) fn accept(listener: &impl AsRawFd, flags: libc::c_int) -> io::Result<OwnedFd> {
     let flags = libc::SOCK_CLOEXEC | flags;
     // SAFETY: null pointers request no address, and the descriptor is new and has no other owner.

@@ -18,7 +18,7 @@ fn directory(test: &str) -> PathBuf {
     path
 }
 
-/// Sends a frame of the largest size on a port that receives what it sends.
+/// Sends a frame of the largest size on a port that receives what it sends, and checks that the frame comes back unchanged.
 fn carry_back(port: &mut Port) {
     let sent = frame(port, port.info().max_frame, 7);
     let bytes = sent.to_vec();

@@ -39,7 +39,7 @@ def links(k):
 
 
 def permutation(hosts):
-    """Returns the destination of each host, always the same."""
+    """Returns the destination of each host, the same in each run."""
     chance = random.Random(1)
     while True:
         to = list(range(hosts))

@@ -112,9 +112,9 @@ fn probes_of_slow_flows_leave_the_link_to_their_data() {
     }
 }
 
-/// RFC 9002 6.2.1: a probe of the tail is due only after the longest round trip to expect. The first burst of an incast drains in 1 ms with
-/// 256 flows and in 4 ms with 1000, and the only round trip measured before is that of its first packets. Later, hundreds of flows send a
-/// packet each at the same time. The windows of 1000 flows shrink while packets without AckReq are in flight.
+/// RFC 9002 6.2.1: a tail loss probe is due only after the longest round trip to expect. The first burst of an incast drains in 1 ms with
+/// 256 flows and in 4 ms with 1000, and until then only the round trip of the first packets has been measured. Later, hundreds of flows
+/// send a packet each at the same time. The windows of 1000 flows shrink while packets without AckReq are in flight.
 #[test]
 fn an_incast_without_a_loss_retransmits_nothing() {
     let (sender, receiver) = (AlgorithmConfig::Hpcc(config(100)), AlgorithmConfig::HpccReceiver(config(100)));
@@ -141,8 +141,9 @@ fn an_incast_without_a_loss_retransmits_nothing() {
     }
 }
 
-/// A thousand flows are slow after their first burst, and all but one have little left to send. With `hpcc-rx`, no answer counted as that of
-/// a probe, so none left between two packets, and a flow could learn of the free link only from its next packet, up to 9 ms later.
+/// A thousand flows are slow after their first burst, and all but one have little left to send. If a window of `hpcc-rx` did not count as
+/// the answer to probes, no probe would be sent between two packets, and a flow would learn of the free link only from its next packet, up
+/// to 9 ms later.
 #[test]
 fn slow_flows_notice_that_their_link_has_become_free() {
     let config = config(100);

@@ -538,7 +538,7 @@ impl QueuePair<Any> {
     /// the program polls next.
     ///
     /// # Errors
-    /// Returns why the first request that cannot be posted was refused.
+    /// Returns an error if a request is refused: that of the first refused request. No request is then posted.
     pub fn post_send_all(&mut self, requests: &mut Vec<SendRequest>) -> Result<(), PostError> {
         if requests.len() > 1
             && let Err(error) = self.rings.check_sends(requests)

@@ -1,5 +1,6 @@
-//! Integration tests that leave the process as it is, as one program: each program compiles a core of its own, which takes longer than to
-//! run it. The other files here change variables, signals or the log of their process, or run under ThreadSanitizer.
+//! Integration tests that do not change the state of their process, in one program: each program compiles a core of its own, which takes
+//! longer than its tests. The other files here change environment variables, signals or the log of their process, or run under
+//! ThreadSanitizer.
 
 mod addresses;
 mod allocations;

@@ -284,7 +284,7 @@ fn median(outcome: &Outcome) -> f64 {
     quantile(&queues, 0.5)
 }
 
-/// Reduces the series to at most [`POINTS`] points: of each part of it, the longest queue and the throughput.
+/// Reduces the series to at most [`POINTS`] points, each with the longest queue and the throughput of a part of the series.
 fn line(series: &[Row]) -> Vec<[u64; 3]> {
     let spans = series.len().saturating_sub(1);
     let step = spans.div_ceil(POINTS).max(1);

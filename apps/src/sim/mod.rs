@@ -75,8 +75,8 @@ pub(crate) struct Args {
     /// Seed of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Run a scenario on up to N threads; the results are the same with any number. If all hosts are at one switch, the run uses one thread.
-    /// So does one with flows that wait for others, a script of faults, `loss`, `lie`, `--pcap`, or links without a delay
+    /// Run a scenario on up to N threads; the results are the same with any number. A run uses one thread if all hosts are at one switch,
+    /// or if it has flows that wait for others, a script of faults, `loss`, `lie`, `--pcap`, or links without a delay
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024),
         conflicts_with_all = ["sweep", "vary", "arena", "shard", "merge"])]
     threads: u16,

@@ -1,6 +1,6 @@
 /*
- * What Rust can't call in DPDK: static-inline functions, macros, thread-local variables; and functions whose structures differ from release to
- * release.
+ * What Rust can't call in DPDK: static-inline functions, macros, thread-local variables. Also functions whose structures differ between
+ * releases.
  */
 #ifndef FERROCE_SHIM_H
 #define FERROCE_SHIM_H
@@ -45,11 +45,11 @@ struct ferroce_device {
 	uint8_t hash_key_size;
 };
 
-/* All zero for a port that does not exist. */
+/* Returns all zeros for a port that does not exist. */
 struct ferroce_device ferroce_device_of(uint16_t port);
-/* As many receive as transmit queues. No RSS if `flows` is 0. DPDK copies the key. 0, or a negative errno. */
+/* Configures `queues` receive queues and as many transmit queues. No RSS if `flows` is 0. DPDK copies the key. 0, or a negative errno. */
 int ferroce_configure(uint16_t port, uint16_t queues, uint32_t mtu, const uint8_t *key, uint8_t key_len, uint64_t flows);
-/* Sets the queues of all hashes, as many as the device's reta_size. 0, or a negative errno. */
+/* Sets the queue of each hash. `size` is the device's reta_size. 0, or a negative errno. */
 int ferroce_set_redirection_table(uint16_t port, const uint16_t *queues, uint16_t size);
 
 struct ferroce_link {
@@ -70,7 +70,10 @@ typedef void (*ferroce_log_sink)(uint32_t level, const char *text, size_t len);
 /* Sends all of DPDK's log to `sink`. 0, or -1 with errno set. */
 int ferroce_log_to(ferroce_log_sink sink);
 
-/* The offsets of the fields of rte_mbuf that Rust accesses, and its size. In DPDK 24.07 and newer, most of them are members of anonymous unions. */
+/*
+ * The size of rte_mbuf, and the offsets of its fields that Rust accesses. In DPDK 24.07 and newer, most of these are members of anonymous
+ * unions.
+ */
 enum ferroce_mbuf {
 	FERROCE_MBUF_BUF_ADDR = offsetof(struct rte_mbuf, buf_addr),
 	FERROCE_MBUF_DATA_OFF = offsetof(struct rte_mbuf, data_off),

@@ -1,8 +1,8 @@
-//! Bindings to DPDK's C interface, generated at build time from the installed headers; without libclang, generated before. All code that
-//! depends on the release of DPDK is in this crate; `releases.rs` lists the supported releases.
+//! Bindings to DPDK's C interface, generated at build time from the installed headers. A build without libclang uses the bindings that the
+//! crate contains. All code that depends on the release of DPDK is in this crate; `releases.rs` lists the supported releases.
 //!
 //! Only what Ferroce calls is bound; `build.rs` has the lists. A small C shim exports, as `ferroce_*`, the functions that are inline in
-//! DPDK's headers, and those whose structures differ from release to release. By default, drivers are not linked: DPDK loads them at start
+//! DPDK's headers, and functions whose structures differ between releases. By default, drivers are not linked: DPDK loads them at start
 //! from [`DRIVER_DIR`]. The exception is `net_ring`, whose ports are created by a function. A build with `FERROCE_DPDK=static` links all of
 //! DPDK, drivers included; see [`LINKED_DRIVERS`].
 //!
@@ -32,7 +32,7 @@ macro_rules! incomplete {
 
 incomplete! { rte_device rte_eth_rxconf rte_eth_txconf rte_mempool rte_ring }
 
-/// `rte_mbuf`, whose fields are nested differently in different releases. It has accessors for those that Ferroce uses.
+/// `rte_mbuf`, whose fields are nested differently in different releases. Accessors exist for the fields that Ferroce uses.
 #[allow(non_camel_case_types)]
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]

@@ -1,4 +1,4 @@
-//! Checks that the bindings for machines without libclang are those that bindgen generates.
+//! Checks that the committed bindings, for machines without libclang, equal those that bindgen generates.
 
 use std::path::Path;
 

@@ -14,7 +14,7 @@ const HASH_KEY: [u8; 37] = {
     key
 };
 
-/// Entries in one group of DPDK's redirection table, of which a NIC has at least one.
+/// Entries in one group of DPDK's redirection table. A NIC's table has at least one group.
 const GROUP: usize = 64;
 
 /// The RSS settings of a NIC: a hash over the addresses and ports of UDP packets. Queue 0 receives all other frames.
@@ -54,7 +54,7 @@ impl Hash {
     }
 
     pub(super) fn set_table(&self, id: u16) -> c_int {
-        // SAFETY: the port is started, and the table has as many entries as the call is told.
+        // SAFETY: the port is started, and the table has the given length.
         unsafe { dpdk::ferroce_set_redirection_table(id, self.table.as_ptr(), self.table.len() as u16) }
     }
 }

@@ -104,7 +104,7 @@ impl<P: PacketIo> MainCore<P> {
     fn distribute(&mut self, frames: &mut Burst<P::Buf>) -> bool {
         let mut touched = 0_u32;
         let targets: Burst<CoreTarget> = frames.iter().map(|frame| self.steering.target(frame)).collect();
-        // A burst of one queue pair, or of few, needs no copy of the list.
+        // If all frames are for one worker core, as in a burst of one queue pair, the list need not be copied.
         if let [first @ CoreTarget::Worker(worker), rest @ ..] = &targets[..]
             && rest.iter().all(|target| target == first)
         {

@@ -139,7 +139,7 @@ impl<T> Poster<T> {
         Ok(())
     }
 
-    /// Returns an error if the queue does not have room for so many requests.
+    /// Returns an error if the queue does not have room for this number of requests.
     pub(super) fn check_room(&mut self, requests: usize) -> Result<(), PostError> {
         let full = PostError::QueueFull { limit: self.depth };
         let requests = u32::try_from(requests).map_err(|_| full)?;

@@ -159,7 +159,7 @@ pub fn packet(port: &mut Port, path: &Path, identification: u16, qpn: u32, paylo
     buffer
 }
 
-/// Connects to a socket of messages as any process can.
+/// A client of a `SOCK_SEQPACKET` socket, such as any process could be.
 pub struct SocketPeer(OwnedFd);
 
 impl SocketPeer {

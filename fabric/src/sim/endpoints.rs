@@ -81,8 +81,9 @@ const fn picos(instant: Instant) -> u64 {
 impl<'a> Hosts<'a> for Endpoints<'a> {
     type Packet = Frame;
 
-    /// One thread runs captures, whose frames are in the order of time, and what takes random numbers from one sequence. It also runs
-    /// flows of a host that need more numbers of queue pairs than there are: which are free then depends on the ends of earlier flows.
+    /// One thread runs setups with captures, whose frames are in the order of time, and setups that take random numbers from one sequence.
+    /// It also runs setups in which the flows of a host need more queue pair numbers than there are: the free numbers then depend on when
+    /// earlier flows ended.
     fn may_divide(setup: &Setup) -> bool {
         let is_random = setup.loses() || !setup.spread.is_zero() || setup.forgery != Probability::NEVER;
         let numbers = CoreIndex::new(0, setup.cores).max_qps() - RESERVED_NUMBERS;
@@ -236,7 +237,7 @@ impl<'a> Endpoints<'a> {
         self.nics.iter().flat_map(|nic| nic.cores.iter())
     }
 
-    /// Creates both queue pairs, and connects those at hosts of this thread. Destroys the others, which only numbered them.
+    /// Creates both queue pairs, and connects those at hosts of this thread. Destroys the others, which were needed only for their numbers.
     fn connect(&mut self, now: Instant, flow: u32, owns: [bool; 2]) -> Result<(), String> {
         let spec = &self.setup.flows[flow as usize];
         let ends = [spec.source as usize, spec.destination as usize];

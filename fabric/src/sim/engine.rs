@@ -31,7 +31,7 @@ pub(super) trait Hosts<'a>: Sized {
     type Packet: LinkPacket;
     /// Returns whether hosts affect each other only over links.
     fn may_divide(setup: &Setup) -> bool;
-    /// Creates the hosts for the thread of a network.
+    /// Creates the hosts for the thread that runs `network`.
     fn new(setup: &'a Setup, network: &Network<'a, Self::Packet>) -> Result<Self, SetupError>;
     /// Returns whether switches write telemetry into packets.
     fn is_stamped(setup: &Setup) -> bool;

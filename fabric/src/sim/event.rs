@@ -7,8 +7,8 @@ use crate::events::Ranked;
 /// 32 bits, inverted), and the same of the event that scheduled it. Of equal orders, the kind that is earlier in this list is first, then
 /// the lower first number. This is nearly the order in which one thread would schedule the events, but it depends on no thread.
 ///
-/// Between endpoints, the second half of `order` is a hash instead, of the event and of the `order` of the event that scheduled it.
-/// Otherwise, of flows that send at the same times for long, that of the lowest port would always be first.
+/// Between endpoints, the second half of `order` is instead a hash of the event and of the `order` of the event that scheduled it.
+/// Otherwise, of flows that keep sending at the same times, the one at the lowest port would always be first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event {
     /// Links change. The number is an index in the setup's list.

@@ -75,7 +75,7 @@ impl<P> Exchange<P> {
         self.queues.iter().map(|queue| queue.load(Ordering::Relaxed)).collect()
     }
 
-    /// Lets the other threads end at their first meeting, if thread `me` cannot begin.
+    /// Makes the other threads end at their first exchange, because thread `me` cannot begin.
     #[cold]
     pub(super) fn leave(&self, me: usize) {
         self.meet((me, 0), State { is_ended: true, ..State::default() }, &mut []);

@@ -50,7 +50,7 @@ pub use steady::{Steady, window};
 pub use topology::{GraphError, Link, Topology};
 pub use traffic::{Arrivals, Incast, SizeDistribution, poisson, random_flows};
 
-/// The scenario of `fabric/scenarios` that describes a network as a graph: the example of the reference.
+/// The contents of `scenarios/graph.toml`, which describes a network as a graph: the example in the reference of scenarios.
 pub const GRAPH: &str = include_str!("../../scenarios/graph.toml");
 
 /// The scenarios in which `ferroce sim --arena` compares algorithms: names, and contents of the files in `scenarios/`.

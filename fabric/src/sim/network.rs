@@ -248,7 +248,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         exchange.meet((self.me.into(), round), own, &mut self.outgoing)
     }
 
-    /// Counts an event that every thread has only for thread `owner`.
+    /// Counts the current event, which every thread handles, only on thread `owner`.
     pub(super) const fn count_for(&mut self, owner: u16) {
         self.counts.events -= (self.me != owner) as u64;
     }
@@ -263,7 +263,7 @@ impl<'a, P: LinkPacket> Network<'a, P> {
         self.owners[host as usize] == self.me
     }
 
-    /// Ends the run because of a flow; of failures in the same ps, that of the first flow counts.
+    /// Records the failure of a flow, which ends the run. Of failures in the same ps, that of the flow with the lowest number counts.
     #[cold]
     pub(super) fn fail_flow(&mut self, flow: u32, why: String) {
         if self.failed.as_ref().is_none_or(|(at, first, _)| (self.now, flow) < (*at, *first)) {

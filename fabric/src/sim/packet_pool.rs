@@ -57,7 +57,7 @@ const MOST_SPARE: usize = 256;
 pub(super) struct PacketPool<P> {
     places: Vec<(u32, P)>,
     free: Vec<u32>,
-    /// Packets whose places those of other threads have taken. Their buffers are used again.
+    /// Old contents of places that now hold packets of other threads. Their buffers are reused.
     spare: Vec<P>,
 }
 
@@ -87,7 +87,7 @@ impl<P: Default> PacketPool<P> {
         mem::replace(self.get_mut(place), spare)
     }
 
-    /// Gives a place to a packet of another thread.
+    /// Stores a packet of another thread, and returns its place.
     pub(super) fn accept(&mut self, packet: P) -> u32 {
         let place = self.take();
         let before = mem::replace(self.get_mut(place), packet);

@@ -154,7 +154,7 @@ impl SendRules {
         Some(CheckedSend { request: SendRequest { data: Data::from(only), ..*request }, length })
     }
 
-    /// Checks a request that is posted later.
+    /// Checks a request that will be posted later.
     ///
     /// # Errors
     /// As [`check`](Self::check).

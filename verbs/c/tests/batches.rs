@@ -1,4 +1,4 @@
-//! `ibv_wr_start` to `ibv_wr_complete`: one thread at a time, and all requests or none (ibv_wr_post(3)).
+//! From `ibv_wr_start` to `ibv_wr_complete`, a queue pair belongs to one thread; all requests are posted, or none (ibv_wr_post(3)).
 
 mod common;
 

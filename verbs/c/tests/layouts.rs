@@ -1,5 +1,5 @@
-//! Compares the sizes and field offsets of the structures of `ferroce.h` with those that the C compiler computes. bindgen generates all
-//! others, with assertions.
+//! Compares the sizes and field offsets of the structures of `ferroce.h` with those that the C compiler computes. bindgen generates the
+//! other structures, with assertions of their layouts.
 
 use ferroce_c::*;
 use std::fmt::Write;

@@ -13,7 +13,7 @@ const LEFT_OUT: [(&str, &str); 1] =
 const ADDED: [(&str, &str); 1] =
     [("verbs_register_driver_33@IBVERBS_PRIVATE_33", "libmlx5 of rdma-core 33 (Debian 11) requires it")];
 
-/// Returns each `name@version` of the version script, except our own functions.
+/// Returns each `name@version` of the version script, except those of Ferroce's own functions.
 fn ours() -> BTreeSet<String> {
     common::exported(include_str!("../libibverbs.map"))
         .filter(|(_, version)| !version.starts_with("FERROCE"))

@@ -218,12 +218,12 @@ impl Work {
             match self.link_next(listener, port) {
                 Ok(()) => {}
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    // The connection stays queued, and its listener readable. The pause keeps the thread from spinning.
+                    // A connection that was not accepted stays queued, and its listener readable. Without a pause, the thread would spin.
                     if let [true] = socket::wait([&self.stopped], PAUSE_MS)? {
                         return Ok(());
                     }
                 }
-                // The peer has disconnected, or the driver has not listened yet: peers try again.
+                // The peer has disconnected, or the driver does not listen yet: peers try again.
                 Err(error) => tracing::debug!("memif: no link: {error}"),
             }
         }

@@ -79,7 +79,7 @@ impl MemifMessage {
     /// Returns the next message, or `None` at the end of the connection. A message whose size is not memif's is an error, as is one with
     /// several descriptors.
     pub(super) fn receive(from: &OwnedFd) -> io::Result<Option<Self>> {
-        // A longer message fills the room beyond one of memif's.
+        // The additional byte detects a message that is too long.
         let mut room = [0; MESSAGE + 1];
         let (length, descriptors) = scm_rights::receive(from.as_fd(), &mut room, 0)?;
         let [bytes @ .., _] = room;

@@ -80,8 +80,8 @@ impl Kernel {
         Ok(Self { numbers, peer_mac: Some(peer_mac), ..Self::for_lookups(index)? })
     }
 
-    /// Opens the interface with this index without reserving its UDP port: a reservation would take packets from other processes' ports on
-    /// UDP sockets.
+    /// Opens the interface with this index without reserving RoCEv2's UDP port: a reservation would take packets from other processes'
+    /// ports on UDP sockets.
     ///
     /// # Errors
     /// Returns an error if netlink fails.
@@ -241,7 +241,8 @@ mod tests {
         assert_eq!(kernel.resolve(localhost, Mac([2; 6])), Ok(Resolution::Resolved(Mac([2; 6]))));
     }
 
-    /// The sockets of a reservation are in the reuseport group of other processes' ports on UDP sockets, and drop their share of the packets.
+    /// The sockets of a reservation join the reuseport group of other processes' ports on UDP sockets, and drop the packets that the kernel
+    /// distributes to them.
     #[test]
     fn a_look_up_reserves_no_udp_port() {
         assert!(Kernel::for_lookups(1).unwrap()._roce_port.is_empty());

@@ -132,7 +132,8 @@ impl Paths {
     }
 
     /// Applies a report on `path`, with spraying. Returns the in-flight share of the most loaded path since the last report, because one
-    /// window and one rate apply to all paths. A path is probed again after the probes of all others, and each needs new data.
+    /// window and one rate apply to all paths. Paths are probed in turn, and each probe needs new data, so the age at which a load becomes
+    /// invalid depends on the number of paths and on the time between reports.
     pub(super) fn on_sprayed(&mut self, now: Instant, path: u8, report: Report) -> Option<Inflight> {
         let (interval, count) = (self.interval, self.paths.len() as u32);
         let PathPolicy::Spraying(policy) = &mut self.policy else { return None };

@@ -47,7 +47,7 @@ impl<T> Lock<T> {
         Guard { value: self.inner.lock().unwrap_or_else(PoisonError::into_inner), _held: held }
     }
 
-    /// Waits for `changed` until `is_busy` returns false.
+    /// Locks the value once `is_busy` returns false, which it checks again after each notification of `changed`.
     pub(crate) fn lock_when_free(
         &self,
         changed: &Condvar,

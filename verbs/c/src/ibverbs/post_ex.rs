@@ -30,8 +30,8 @@ impl Default for Posting {
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 #[derive(Default)]
 struct Batch {
-    /// The thread that has opened the section. If it opens it again without closing it, the requests so far are dropped: rdma-core's
-    /// drivers would wait forever.
+    /// The thread that has opened the section. If it opens the section again without closing it, the requests so far are dropped, whereas
+    /// rdma-core's drivers would wait permanently.
     owner: Option<libc::pthread_t>,
     /// Whether a thread waits for the section: only then is closing it a system call.
     is_awaited: bool,
@@ -254,7 +254,7 @@ unsafe extern "C" fn set_inline_list(qp: *mut ibv_qp_ex, count: usize, list: *co
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
     // SAFETY: the contract of the manual page.
     let Ok(Qp { posting, .. }) = (unsafe { Qp::from(qp.cast()) }) else { return };
-    // SAFETY: always safe.
+    // SAFETY: pthread_self has no preconditions.
     let this = unsafe { libc::pthread_self() };
     let is_busy = |batch: &mut Batch| {
         let is_busy = batch.owner.is_some_and(|owner| owner != this);
@@ -284,7 +284,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
     })
 }
 
-/// Closes the section after a last use of the batch, whose requests are then dropped.
+/// Calls `last` with the batch, drops the requests that remain in it, and closes the section.
 ///
 /// # Safety
 /// As [`edit`].

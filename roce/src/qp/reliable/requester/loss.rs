@@ -84,8 +84,8 @@ impl Requester {
             && !self.recovery.has_lost()
     }
 
-    /// Sends a probe after [`Self::probe_wait`] without an answer. This uses no retry, leaves the retransmission timer running, and reports
-    /// no loss, because the peer may only be slow.
+    /// Sends a probe after [`Self::paced_probe_wait`] without an answer. This uses no retry, leaves the retransmission timer running, and
+    /// reports no loss, because the peer may only be slow.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn on_probe_timeout(&mut self, window: u64, interval: Duration, now: Instant) {
         self.timers.probe.stop();
@@ -128,22 +128,22 @@ impl Requester {
     }
 
     /// Returns [`Self::probe_wait`] plus twice `interval`, the time between two packets at the pacing rate; at most the retransmission
-    /// timeout. Each of the flows that share a link may have a packet in its queue. Together, these packets take as long as the interval
-    /// if the rates add up to the link's, and twice as long if all rates have just risen. No measured round trip announces this.
+    /// timeout. Each of the flows that share a link may have a packet in the link's queue. Together, these packets take one interval to
+    /// send if the rates add up to the link's, and two if all rates have just risen. No measured round trip predicts this delay.
     fn paced_probe_wait(&self, interval: Duration) -> Duration {
         let wait = self.probe_wait().unwrap_or_default().saturating_add(interval.saturating_mul(2));
         self.timers.retransmission.wait().map_or(wait, |timeout| timeout.min(wait))
     }
 
-    /// Returns when the next probe is due if no answer arrives after the one at `now`. With selective repeat: [`Self::probe_wait`] after the
-    /// last AckReq (RFC 9002 6.2.1 measures from the last packet), and at least half of that from now. So answers to packets before a lost
-    /// tail postpone it little. The answers of a READ may arrive slowly, so each restarts the whole time.
+    /// Returns when the next probe is due if no answer arrives after the one at `now`. With selective repeat: [`Self::probe_wait`] after
+    /// the last AckReq (RFC 9002 6.2.1 measures from the last packet), and at least half of that from now. So answers to packets before a
+    /// lost tail postpone it little. The answers of a READ may arrive slowly, so each restarts the whole time.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "adding to an `Instant` saturates; the divisor is a constant"
     )]
     pub(super) fn probe_due(&self, now: Instant) -> Option<Instant> {
-        // The queue may have grown since the last measurement: a packet that is unanswered although earlier ones arrive shows by how much.
+        // The queue may have grown since the last measurement: the age of the packet that is still being measured shows by how much.
         let since = self.rtt.sampled_at().unwrap_or(self.ack_requests.sent_at());
         let wait = self.probe_wait_beyond(self.slowest_answer().max(now.saturating_since(since) * 2))?;
         if !self.recovery.is_selective() || !self.reads.is_empty() {

@@ -117,7 +117,7 @@ impl RttEstimator {
         self.sample.map(|(number, _)| number)
     }
 
-    /// Returns when the measured packet was sent.
+    /// Returns when the packet that is being measured was sent.
     #[inline]
     pub(super) fn sampled_at(&self) -> Option<Instant> {
         self.sample.map(|(_, since)| since)

@@ -24,7 +24,7 @@ impl Requester {
         let wqe = self.queue.next().filter(|wqe| !wqe.is_local())?;
         let (number, mtu) = (self.sequence.next, self.queue.mtu());
         let in_flight = self.in_flight_of(wqe.stream_at(number, mtu));
-        // RFC 9002 7.5: a full window does not block the packet that must bring an answer.
+        // RFC 9002 7.5, probes "MUST NOT be blocked by the congestion controller": a full window admits the packet that requests an answer.
         let is_open = in_flight < window.max(1) || self.needs_ack_request();
         let is_open = is_open && self.is_admitted(wqe, window);
         if self.timers.is_receiver_not_ready() || !is_open {

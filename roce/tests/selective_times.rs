@@ -40,6 +40,38 @@ fn a_lost_tail_is_probed_independently_of_the_answer_before_it() {
     assert_eq!(sends(&mut script), [3]);
 }
 
+/// The wait is extended from the newest packet only once: packets that are less than a wait apart must not postpone the probe for ever.
+#[test]
+fn a_sender_of_sparse_packets_probes_the_newest() {
+    let mut script = measured(script());
+    for id in 1..20 {
+        let request = write(&script, id, 64);
+        post(&mut script, request);
+        sends(&mut script);
+        pass(&mut script, ROUND_TRIP / 2);
+    }
+    assert!(script.host.endpoint.counters().retransmitted > 0);
+}
+
+/// The age of a READ shows its length, and not the round trip.
+#[test]
+fn a_long_read_whose_last_response_is_lost_is_requested_again_soon() {
+    const RESPONSES: u32 = 100;
+    let mut script = measured(Script::new(Options { memory: 1 << 18, ..options() }));
+    let remote = Remote { address: BASE, rkey: script.host.region.rkey };
+    let request = SendRequest::read(1, script.host.sge(0, RESPONSES * 1024), remote);
+    post(&mut script, request);
+    assert_eq!(sends(&mut script), [1]);
+    for n in 1..RESPONSES {
+        pass(&mut script, ROUND_TRIP);
+        let response =
+            if n == 1 { Operation::ReadResponseFirst(ANSWERED) } else { Operation::ReadResponseMiddle };
+        script.send(PSN + n, response, &FULL).unwrap();
+    }
+    pass(&mut script, 8 * ROUND_TRIP);
+    assert_eq!(sends(&mut script), [RESPONSES]);
+}
+
 /// Of 384 packets three are lost, and all acknowledgements but the last, which reports the last 118 packets and the first missing one.
 #[test]
 fn packets_that_no_acknowledgement_covers_are_not_retransmitted() {

@@ -88,16 +88,16 @@ impl Requester {
     /// reports no loss, because the peer may only be slow.
     #[expect(clippy::arithmetic_side_effects, reason = "adding to an `Instant` saturates")]
     fn on_probe_timeout(&mut self, window: u64, interval: Duration, now: Instant) {
-        self.timers.probe.stop();
         if self.sequence.is_answered() {
+            self.timers.probe.stop();
             self.rtt.on_probe();
             return;
         }
         let due = self.ack_requests.sent_at() + self.paced_probe_wait(interval);
-        if now < due {
-            self.timers.probe.set(Some(due));
+        if now < due && self.timers.probe.extend(due) {
             return;
         }
+        self.timers.probe.stop();
         if self.recovery.is_selective() {
             self.probe(window, now);
             self.timers.probe.set(self.probe_wait().map(|wait| now + wait));
@@ -143,9 +143,11 @@ impl Requester {
         reason = "adding to an `Instant` saturates; the divisor is a constant"
     )]
     pub(super) fn probe_due(&self, now: Instant) -> Option<Instant> {
-        // The queue may have grown since the last measurement: the age of the packet that is still being measured shows by how much.
+        // The queue may have grown since the last measurement: the age of the packet that is still being measured shows by how much. The
+        // age of a READ shows only its length.
         let since = self.rtt.sampled_at().unwrap_or(self.ack_requests.sent_at());
-        let wait = self.probe_wait_beyond(self.slowest_answer().max(now.saturating_since(since) * 2))?;
+        let age = if self.reads.is_empty() { now.saturating_since(since) } else { Duration::ZERO };
+        let wait = self.probe_wait_beyond(self.slowest_answer().max(age * 2))?;
         if !self.recovery.is_selective() || !self.reads.is_empty() {
             return Some(now + wait);
         }

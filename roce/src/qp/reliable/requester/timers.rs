@@ -27,8 +27,12 @@ pub(super) struct RetransmissionTimer {
 
 /// Tail loss probe: a packet is retransmitted if no answer has arrived for two round trips.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TailLossProbe {
-    due: Option<Instant>,
+pub(super) enum TailLossProbe {
+    #[default]
+    Stopped,
+    Due(Instant),
+    /// The timer was due before.
+    Extended(Instant),
 }
 
 impl Timers {
@@ -62,7 +66,7 @@ impl Timers {
     /// Returns when the next timer expires; `loss` is when the next missing packet becomes lost.
     pub(super) fn due(&self, loss: Option<Instant>) -> Option<Instant> {
         self.rnr_until
-            .or_else(|| earliest_of(earliest_of(self.retransmission.deadline, self.probe.due), loss))
+            .or_else(|| earliest_of(earliest_of(self.retransmission.deadline, self.probe.due_at()), loss))
     }
 }
 
@@ -151,21 +155,39 @@ impl RetransmissionTimer {
 }
 
 impl TailLossProbe {
-    pub(super) const fn set(&mut self, due: Option<Instant>) {
-        self.due = due;
+    pub(super) fn set(&mut self, due: Option<Instant>) {
+        *self = due.map_or(Self::Stopped, Self::Due);
+    }
+
+    /// Extends the timer, which is due, until `due`. Returns false if it was extended before: otherwise, a sender whose packets are a little
+    /// apart would never probe, because it extends the wait from the newest one.
+    pub(super) const fn extend(&mut self, due: Instant) -> bool {
+        let extends = matches!(self, Self::Due(_));
+        if extends {
+            *self = Self::Extended(due);
+        }
+        extends
     }
 
     #[inline]
     pub(super) const fn is_set(&self) -> bool {
-        self.due.is_some()
+        !matches!(self, Self::Stopped)
     }
 
     pub(super) const fn stop(&mut self) {
-        self.due = None;
+        *self = Self::Stopped;
+    }
+
+    #[inline]
+    pub(super) const fn due_at(&self) -> Option<Instant> {
+        match *self {
+            Self::Stopped => None,
+            Self::Due(at) | Self::Extended(at) => Some(at),
+        }
     }
 
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.due.is_some_and(|due| due <= now)
+        self.due_at().is_some_and(|due| due <= now)
     }
 }
 

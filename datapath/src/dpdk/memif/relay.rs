@@ -22,7 +22,7 @@ use std::thread::JoinHandle;
 const CONNECTED: u16 = 7;
 /// Longest wait for the driver's first message, in ms, and the most rounds through its interrupt thread until its clean-up has ended.
 const DRIVER_TIMEOUT_MS: i32 = 1000;
-/// Time between attempts to accept a peer while the process has no descriptor left, ms.
+/// Pause after a peer could not be accepted, for example because the process has no descriptor left, ms.
 const PAUSE_MS: i32 = 100;
 /// Fewest rounds through the interrupt thread after a connection has ended: one for each message that the driver has not read, and one for
 /// the end.
@@ -215,16 +215,11 @@ impl Work {
             if let [true, _] = socket::wait([&self.stopped, listener], -1)? {
                 return Ok(());
             }
-            match self.link_next(listener, port) {
-                Ok(()) => {}
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                    // A connection that was not accepted stays queued, and its listener readable. Without a pause, the thread would spin.
-                    if let [true] = socket::wait([&self.stopped], PAUSE_MS)? {
-                        return Ok(());
-                    }
-                }
-                // The peer has disconnected, or the driver does not listen yet: peers try again.
-                Err(error) => tracing::debug!("memif: no link: {error}"),
+            let Err(error) = self.link_next(listener, port) else { continue };
+            tracing::debug!("memif: no link: {error}");
+            // A connection that was not accepted stays queued, and its listener readable. Without a pause, the thread would spin.
+            if let [true] = socket::wait([&self.stopped], PAUSE_MS)? {
+                return Ok(());
             }
         }
     }

@@ -3,7 +3,7 @@
 use crate::abi::*;
 use crate::errno::{Errno, INVALID, UNSUPPORTED, at, injected, status};
 use crate::ibverbs::address::Ah;
-use crate::ibverbs::lock::{Lock, Rank};
+use crate::ibverbs::lock::{Guard, Lock, Rank};
 use crate::ibverbs::post::{buffers, inline, sge};
 use crate::ibverbs::queue_pair::Qp;
 use crate::ibverbs::window;
@@ -38,6 +38,23 @@ struct Batch {
     requests: Vec<SendRequest>,
     /// The first error; `ibv_wr_complete` returns it.
     error: Option<Errno>,
+}
+
+/// An open section. Dropping it, also in a panic, closes the section and drops the requests.
+struct Open<'a> {
+    batch: Guard<'a, Batch>,
+    closed: &'a Condvar,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let is_awaited = self.batch.is_awaited;
+        *self.batch = Batch { requests: std::mem::take(&mut self.batch.requests), ..Batch::default() };
+        self.batch.requests.clear();
+        if is_awaited {
+            self.closed.notify_all();
+        }
+    }
 }
 
 impl Batch {
@@ -294,15 +311,8 @@ unsafe fn close(
 ) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
     let qp = unsafe { Qp::from(qp.cast()) }?;
-    let mut batch = qp.posting.batch.lock();
-    let result = last(qp, &mut batch);
-    batch.requests.clear();
-    batch.error = None;
-    batch.owner = None;
-    if std::mem::take(&mut batch.is_awaited) {
-        qp.posting.closed.notify_all();
-    }
-    result
+    let mut open = Open { batch: qp.posting.batch.lock(), closed: &qp.posting.closed };
+    last(qp, &mut open.batch)
 }
 
 /// `ibv_wr_flush(3)`

@@ -498,7 +498,7 @@ impl Reliable {
 
     pub(super) fn on_timeout(&mut self, common: &mut Common, context: &mut Context<'_>) {
         let window = self.requester.recovery_limit(common.congestion.window().unwrap_or(0));
-        let interval = common.congestion.packet_interval(self.requester.mtu());
+        let interval = |bytes| common.congestion.packet_interval(bytes);
         match self.requester.on_timeout(window, interval, context) {
             Ok(progress) => {
                 if progress.lost && self.requester.is_unanswered() {

@@ -19,11 +19,13 @@ use verbs::{Capabilities, Data, Qpn, Remote, Rkey, SendOperation, SendRequest, S
 pub(crate) struct Posting {
     batch: Lock<Batch>,
     closed: Condvar,
+    limits: Capabilities,
 }
 
-impl Default for Posting {
-    fn default() -> Self {
-        Self { batch: Lock::new(Rank::Batch, Batch::default()), closed: Condvar::new() }
+impl Posting {
+    /// `limits` are those of the queue pair.
+    pub(crate) fn new(limits: Capabilities) -> Self {
+        Self { batch: Lock::new(Rank::Batch, Batch::default()), closed: Condvar::new(), limits }
     }
 }
 
@@ -119,11 +121,11 @@ pub(crate) fn table(base: ibv_qp) -> ibv_qp_ex {
 ///
 /// # Safety
 /// The caller must pass a live queue pair.
-unsafe fn edit(qp: *mut ibv_qp_ex, change: impl FnOnce(&Qp, &mut Batch) -> Result<(), Errno>) {
+unsafe fn edit(qp: *mut ibv_qp_ex, change: impl FnOnce(Capabilities, &mut Batch) -> Result<(), Errno>) {
     // SAFETY: guaranteed by the caller.
-    let Ok(qp) = (unsafe { Qp::from(qp.cast()) }) else { return };
-    let mut batch = qp.posting.batch.lock();
-    if let Err(errno) = change(qp, &mut batch) {
+    let Ok(Qp { posting, .. }) = (unsafe { Qp::from(qp.cast()) }) else { return };
+    let mut batch = posting.batch.lock();
+    if let Err(errno) = change(posting.limits, &mut batch) {
         batch.error.get_or_insert(errno);
     }
 }
@@ -150,8 +152,7 @@ unsafe fn begin(qp: *mut ibv_qp_ex, operation: SendOperation) {
 unsafe fn set_data(qp: *mut ibv_qp_ex, data: impl FnOnce(Capabilities) -> Result<Data, Errno>) {
     // SAFETY: guaranteed by the caller.
     unsafe {
-        edit(qp, |qp, batch| {
-            let limits = qp.lock().qp.capabilities();
+        edit(qp, |limits, batch| {
             batch.last()?.data = data(limits)?;
             Ok(())
         });

@@ -193,7 +193,8 @@ pub(crate) unsafe fn publish(
 ) -> *mut ibv_qp {
     let abi = UnsafeCell::new(post_ex::table(base));
     let (flows, table) = (AtomicUsize::new(0), AtomicPtr::default());
-    let (posting, _later) = (post_ex::Posting::default(), UnsafeCell::new(None));
+    let limits = inner.lock().qp.capabilities();
+    let (posting, _later) = (post_ex::Posting::new(limits), UnsafeCell::new(None));
     let qp = live_objects::publish(Qp { abi, _later, extended, posting, inner, xrcd, flows, table });
     // SAFETY: the slot is in `abi`, or is `_later`, which follows it directly; no other thread has the queue pair yet.
     unsafe { qp.byte_add(post_ex::FLUSH_SLOT).cast::<Option<post_ex::Flush>>().write(Some(post_ex::flush)) };

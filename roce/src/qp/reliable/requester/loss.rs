@@ -8,13 +8,13 @@ use cc::Instant;
 use core::time::Duration;
 
 impl Requester {
-    /// Runs the timers that are due. `window` is the congestion window in bytes, and `interval` the time between two packets at the pacing
-    /// rate.
+    /// Runs the timers that are due. `window` is the congestion window in bytes, and `interval` returns the time between two packets of a
+    /// length at the pacing rate.
     #[expect(clippy::arithmetic_side_effects, reason = "64-bit counters never wrap")]
     pub(in crate::qp) fn on_timeout(
         &mut self,
         window: u64,
-        interval: Duration,
+        interval: impl FnOnce(u32) -> Duration,
         context: &mut Context<'_>,
     ) -> Result<Progress, RequesterError> {
         let now = context.now;
@@ -23,7 +23,7 @@ impl Requester {
         }
         if !self.timers.retransmission.is_expired(now) {
             if self.timers.probe.is_due(now) {
-                self.on_probe_timeout(window, interval, now);
+                self.on_probe_timeout(window, interval(self.queue.mtu()), now);
             }
             return Ok(Progress { lost: self.detect(now), ..Progress::default() });
         }

@@ -177,10 +177,6 @@ impl Requester {
         self.queue.len()
     }
 
-    pub(super) const fn mtu(&self) -> u32 {
-        self.queue.mtu()
-    }
-
     /// Returns the payload bytes in flight: sent and not acknowledged; with selective repeat neither SACKed nor lost.
     pub(super) fn in_flight(&self) -> u64 {
         self.in_flight_of(self.queue.bytes_before_next(self.sequence.next))

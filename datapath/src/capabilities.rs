@@ -81,16 +81,18 @@ pub fn opens_packet_sockets() -> bool {
 /// namespace or a sandbox.
 #[must_use]
 pub fn remedy(needs: &str) -> String {
-    remedy_of(user(), Held::read(), needs)
+    remedy_of(effective_user(), Held::read(), needs)
 }
 
 /// Returns the remedy for a process that may not write a file that belongs to root. In a container, root cannot write such files either.
 #[must_use]
 pub fn remedy_for_root_file() -> &'static str {
-    if user() == 0 { "start the container with --privileged" } else { "run as root" }
+    if effective_user() == 0 { "start the container with --privileged" } else { "run as root" }
 }
 
-fn user() -> u32 {
+/// Returns the effective user of the calling thread. It may change: programs drop privileges after they open a device.
+#[must_use]
+pub fn effective_user() -> u32 {
     // SAFETY: geteuid has no preconditions and cannot fail.
     unsafe { libc::geteuid() }
 }
@@ -125,7 +127,7 @@ pub(crate) fn remedy_of(user: u32, held: Held, needs: &str) -> String {
 /// # Errors
 /// Returns the kernel's error if it refuses.
 pub fn hand_on() -> io::Result<()> {
-    if user() == 0 {
+    if effective_user() == 0 {
         return Ok(());
     }
     let mut header = Header { version: VERSION, pid: 0 };

@@ -110,9 +110,7 @@ fn cores(count: usize) -> Check {
 }
 
 fn user() -> Check {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let who = unsafe { libc::geteuid() };
-    user_with(who, Held::read())
+    user_with(capabilities::effective_user(), Held::read())
 }
 
 fn user_with(who: u32, held: Held) -> Check {

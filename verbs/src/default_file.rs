@@ -5,6 +5,7 @@
 
 use crate::errors::ConfigError;
 use crate::{DeviceConfig, config_file};
+use datapath::capabilities::effective_user;
 use datapath::environment;
 use datapath::port_spec::PortSpec;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -61,8 +62,7 @@ pub(crate) fn is_read(path: &Path) -> bool {
 /// Returns the warning if another user could have written the file.
 fn open(path: &Path) -> Result<Option<File>, String> {
     let distrusted = |why: String| format!("{} is ignored: {why}", path.display());
-    // SAFETY: geteuid has no arguments and cannot fail.
-    let caller = unsafe { libc::geteuid() };
+    let caller = effective_user();
     let Ok(entry) = fs::symlink_metadata(path) else { return Ok(None) };
     // The mode of a symbolic link has no effect, but its owner chose its target.
     if entry.is_symlink() {

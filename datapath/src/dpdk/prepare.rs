@@ -3,6 +3,7 @@
 use super::devargs::ETHERNET;
 use super::port_info::PortConfig;
 use super::xdp;
+use crate::capabilities::effective_user;
 use crate::linux::{self, Interface};
 use crate::path_mtu::ROCE_OVERHEAD;
 use crate::pci::{Nic, PciError};
@@ -228,8 +229,7 @@ fn tap(name: &str) -> Result<(), PortError> {
 /// because it can read that memory anyway.
 fn socket_place(socket: &str, role: SocketRole) -> Result<(), PortError> {
     let error = |why: String, remedy| PortError::Socket { socket: socket.to_owned(), why, remedy };
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    let us = unsafe { libc::geteuid() };
+    let us = effective_user();
     let directory = Path::new(socket).parent().unwrap_or(Path::new("/"));
     if !directory.is_dir() {
         return Err(error(format!("there is no directory {}", directory.display()), "create it"));

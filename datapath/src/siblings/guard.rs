@@ -9,6 +9,7 @@
 
 use super::disconnect_notices::{self, DisconnectNotice};
 use super::memory::{self, PeerMemory};
+use crate::capabilities::effective_user;
 use crate::detached;
 use crate::environment;
 use crate::linux::packet::SendSocket;
@@ -61,11 +62,6 @@ impl Guard {
             }
         });
     }
-}
-
-fn effective_user() -> libc::uid_t {
-    // SAFETY: no arguments.
-    unsafe { libc::geteuid() }
 }
 
 /// Returns true if processes whose parent has ended become children of this one.

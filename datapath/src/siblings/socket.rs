@@ -4,6 +4,7 @@
 //! Any user of the machine may bind an abstract name or connect to it. So a connection is [`Unknown`] until its credentials are checked, in
 //! both directions. Only a [`Socket`] carries messages and descriptors.
 
+use crate::capabilities::effective_user;
 use crate::errno::check;
 use crate::fork::CloseOnFork;
 use crate::{scm_rights, seqpacket};
@@ -21,10 +22,9 @@ pub(super) const QUEUE: libc::c_int = 4096;
 pub(super) struct User(pub(super) u32);
 
 impl User {
-    /// Returns the current effective user of the calling thread. It may change: programs drop privileges after they open a device.
+    /// Returns the current effective user of the calling thread.
     pub(super) fn this() -> Self {
-        // SAFETY: takes nothing and cannot fail.
-        Self(unsafe { libc::geteuid() })
+        Self(effective_user())
     }
 }
 

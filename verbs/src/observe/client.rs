@@ -1,6 +1,7 @@
 //! The observer's side of the socket: lists processes and reads their reports.
 
 use super::{FORMAT, ProcessStatus, folder};
+use datapath::capabilities::effective_user;
 use datapath::unix_address;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -36,7 +37,7 @@ struct Budgets(Mutex<BTreeMap<u32, usize>>);
 impl Budgets {
     /// Deducts `bytes` from the budget of user `owner`. Returns `false`, and deducts nothing, if the budget is smaller.
     fn spend(&self, owner: u32, bytes: usize) -> bool {
-        let all = if owner == folder::user() { MAX_OWN } else { MAX_OTHERS };
+        let all = if owner == effective_user() { MAX_OWN } else { MAX_OTHERS };
         let mut budgets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let left = budgets.entry(owner).or_insert(all);
         let rest = left.checked_sub(bytes);
@@ -281,7 +282,7 @@ fn not_found(pid: u32) -> AttachError {
     use std::os::unix::fs::MetadataExt;
     match fs::metadata(format!("/proc/{pid}")) {
         Err(_) => AttachError::NoProcess(pid),
-        Ok(found) if found.uid() != folder::user() && folder::user() != 0 => {
+        Ok(found) if found.uid() != effective_user() && effective_user() != 0 => {
             AttachError::OtherUser { pid, owner: found.uid() }
         }
         Ok(_) => AttachError::NotFerroce(pid),
@@ -320,7 +321,7 @@ mod tests {
     #[test]
     fn the_processes_of_a_user_share_a_budget() {
         let budgets = Budgets::default();
-        let [ours, other, another] = [0, 1, 2].map(|uid| folder::user() + uid);
+        let [ours, other, another] = [0, 1, 2].map(|uid| effective_user() + uid);
         assert!(budgets.spend(ours, MAX_OWN) && !budgets.spend(ours, 1));
         assert_eq!(report_of(MAX_OTHERS - 1, &budgets, other).unwrap().len(), MAX_OTHERS - 1);
         assert!(matches!(report_of(2, &budgets, other), Err(AttachError::TooLong(7))));

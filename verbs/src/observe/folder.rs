@@ -1,5 +1,6 @@
 //! The folder of the sockets: `$XDG_RUNTIME_DIR/ferroce`, or `/run/ferroce` for root.
 
+use datapath::capabilities::effective_user;
 use datapath::environment;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -35,11 +36,6 @@ pub enum FolderError {
     },
 }
 
-pub(super) fn user() -> u32 {
-    // SAFETY: geteuid has no arguments and cannot fail.
-    unsafe { libc::geteuid() }
-}
-
 fn is_of(path: &Path, user: u32) -> bool {
     fs::metadata(path).is_ok_and(|found| found.is_dir() && found.uid() == user)
 }
@@ -49,7 +45,7 @@ fn is_of(path: &Path, user: u32) -> bool {
 /// # Errors
 /// Returns [`FolderError::Nowhere`] if a user other than root has no runtime folder.
 pub fn folder() -> Result<PathBuf, FolderError> {
-    let user = user();
+    let user = effective_user();
     let named = environment::variable("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usual = PathBuf::from(format!("/run/user/{user}"));
     match [named, Some(usual)].into_iter().flatten().find(|path| path.is_absolute() && is_of(path, user)) {
@@ -68,7 +64,7 @@ pub(super) fn create() -> Result<PathBuf, FolderError> {
         _ => {}
     }
     let found = fs::symlink_metadata(&path).map_err(refused)?;
-    let (mode, owner, user) = (found.mode() & 0o777, found.uid(), user());
+    let (mode, owner, user) = (found.mode() & 0o777, found.uid(), effective_user());
     if !found.is_dir() || mode & 0o77 != 0 || owner != user {
         return Err(FolderError::Open { path, mode, owner, user });
     }
@@ -78,7 +74,7 @@ pub(super) fn create() -> Result<PathBuf, FolderError> {
 /// Returns the folders that an observer searches: the user's own, and for root those of all users.
 pub(super) fn readable() -> Vec<PathBuf> {
     let mut all: Vec<PathBuf> = folder().into_iter().collect();
-    if user() == 0 {
+    if effective_user() == 0 {
         let users = fs::read_dir("/run/user").into_iter().flatten().flatten();
         all.extend(users.map(|user| user.path().join("ferroce")));
         all.push("/run/ferroce".into());

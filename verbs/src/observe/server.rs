@@ -3,6 +3,7 @@
 use super::capture_server::{self, CaptureServer};
 use super::{client, fault_server, folder, status::FORMAT, status::ProcessStatus};
 use crate::device::Inner;
+use datapath::capabilities::effective_user;
 use datapath::fork::{self, CloseOnFork, Process};
 use datapath::signals;
 use std::fs;
@@ -154,7 +155,8 @@ fn serve(listener: &CloseOnFork<UnixListener>, devices: &Devices, is_closed: &At
 }
 
 fn answer(stream: CloseOnFork<UnixStream>, devices: &Devices, captured: &CaptureServer) {
-    let allowed = client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == folder::user());
+    let allowed =
+        client::credentials(&stream).is_ok_and(|peer| peer.uid == 0 || peer.uid == effective_user());
     let timeouts =
         stream.set_write_timeout(Some(WRITE_TIMEOUT)).and(stream.set_read_timeout(Some(REQUEST_TIMEOUT)));
     if !allowed || timeouts.is_err() {

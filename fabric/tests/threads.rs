@@ -59,9 +59,8 @@ fn random_flows_have_the_same_outcome_on_any_number_of_threads() {
     }
 }
 
-/// Pauses, marks and timers of DCQCN.
-#[test]
-fn an_incast_with_pauses_and_marks_has_the_same_outcome_on_any_number_of_threads() {
+/// Fifteen flows of DCQCN to one host, at switches that mark and pause.
+fn incast() -> Setup {
     let dcqcn = AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
     let flow = |source| Flow {
         source,
@@ -73,7 +72,14 @@ fn an_incast_with_pauses_and_marks_has_the_same_outcome_on_any_number_of_threads
     };
     let red = Some(Red { from: 20_000, to: 100_000, most: Probability::ALWAYS });
     let flows = (1..16).map(flow).collect();
-    let setup = Setup { flows, red, buffer: 600_000, jitter: HOP, ..setup(dcqcn, 5) };
+    let dcqcn = setup(dcqcn, 5);
+    Setup { flows, red, buffer: 600_000, ..dcqcn }
+}
+
+/// Pauses, marks and timers of DCQCN.
+#[test]
+fn an_incast_with_pauses_and_marks_has_the_same_outcome_on_any_number_of_threads() {
+    let setup = Setup { jitter: HOP, ..incast() };
     let outcome = same_on_any_number_of_threads(&setup);
     assert!(outcome.pauses > 0 && outcome.marked > 0, "{} pauses, {} marks", outcome.pauses, outcome.marked);
     let without = Setup { pfc: None, ..setup };
@@ -114,17 +120,7 @@ fn endpoints_have_the_same_outcome_on_any_number_of_threads() {
 /// Pauses, marks, drops and retransmissions, and a slow application that posts receives.
 #[test]
 fn an_incast_between_endpoints_has_the_same_outcome_on_any_number_of_threads() {
-    let dcqcn = AlgorithmConfig::Dcqcn(DcqcnConfig::new(LINE, Some(RTT)));
-    let flow = |source| Flow {
-        source,
-        destination: 0,
-        bytes: 300_000,
-        start: Duration::ZERO,
-        is_incast: true,
-        dscp: 0,
-    };
-    let red = Some(Red { from: 20_000, to: 100_000, most: Probability::ALWAYS });
-    let setup = Setup { flows: (1..16).map(flow).collect(), red, buffer: 600_000, ..endpoints(dcqcn, 5) };
+    let setup = Setup { hosts: Hosts::Endpoints, ..incast() };
     let outcome = same_on_any_number_of_threads(&setup);
     assert!(outcome.pauses > 0 && outcome.marked > 0, "{} pauses, {} marks", outcome.pauses, outcome.marked);
     let without = Setup { pfc: None, ..setup };

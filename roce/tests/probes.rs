@@ -1,11 +1,11 @@
 //! State that a peer's telemetry creates in a queue pair: it is small, and is freed when telemetry ends.
 
-use crate::harness::Options;
 use crate::harness::script::{PSN, SEND, Script};
+use crate::harness::{Options, telemetry_setup};
 use core::time::Duration;
 use roce::qp::RecvRequest;
 use roce::wire::telemetry::IntHeader;
-use roce::wire::{Header, ReportKind, Reverse, Setup};
+use roce::wire::{Header, Reverse};
 
 /// The time without telemetry after which its memory is freed.
 const IDLE: Duration = Duration::from_secs(2);
@@ -92,16 +92,7 @@ fn a_destroyed_queue_pair_has_no_probe_state() {
 #[test]
 fn a_telemetry_agreement_persists_while_idle() {
     let mut script = Script::new(Options::default());
-    let setup = Setup {
-        reverse: Reverse::Notification,
-        base_rtt: Duration::from_micros(10),
-        line_rate: 10_000_000_000,
-        min_rate: 1_000_000,
-        additive_increase: 1_000_000,
-        target_utilisation: 1 << 30,
-        max_stage: 5,
-        reports: ReportKind::Busiest,
-    };
+    let setup = telemetry_setup(Reverse::Notification);
     let header = Header::TelemetrySetup { bth: script.bth(0), setup, seal: None };
     script.send_header(&header, &[]).unwrap();
     assert!(matches!(script.next_header(), Some((Header::TelemetryNotification { .. }, _))));

@@ -5,6 +5,7 @@ use ferroce_datapath::dpdk::{Eal, EalConfig, Hugepages, Mbuf, Port, PortConfig};
 use ferroce_datapath::engine::{CoreConfig, Idle, Progress};
 use ferroce_datapath::io::{Burst, PacketBuf, PacketIo};
 use ferroce_datapath::port_spec::PortSpec;
+use ferroce_datapath::unix_address;
 use roce::wire::{self, Bth, Header, Numbers, Path};
 use roce::{EndpointConfig, Psn, Qpn};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -169,13 +170,7 @@ impl SocketPeer {
     }
 
     pub fn connect(&self, path: &std::path::Path) {
-        // SAFETY: all-zero bytes are a valid address.
-        let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
-        address.sun_family = libc::AF_UNIX as libc::sa_family_t;
-        for (to, from) in address.sun_path.iter_mut().zip(path.as_os_str().as_encoded_bytes()) {
-            *to = *from as libc::c_char;
-        }
-        let length = size_of_val(&address) as libc::socklen_t;
+        let (address, length) = unix_address(path.as_os_str().as_encoded_bytes()).unwrap();
         // SAFETY: the address is readable for its length.
         assert_eq!(unsafe { libc::connect(self.0.as_raw_fd(), (&raw const address).cast(), length) }, 0);
     }

@@ -15,7 +15,7 @@ use roce::qp::{
     AckTimeout, Capabilities, Completion, Congestion, CongestionAlgorithm, FeedbackKey, LossRecovery, Modify,
     QpInit, RtrSettings, RtsSettings, Sge,
 };
-use roce::wire::{Format, Mac, Mtu, Path, RnrTimer, Service};
+use roce::wire::{Format, Mac, Mtu, Path, ReportKind, Reverse, RnrTimer, Service, Setup};
 use roce::{
     Access, AccessError, CqId, Endpoint, EndpointConfig, Lkey, Memory, PdId, Psn, Qpn, Region, Slice,
 };
@@ -503,4 +503,18 @@ pub const fn open_window() -> CongestionAlgorithm {
 
 pub const fn paced(window: u64, rate: Rate) -> CongestionAlgorithm {
     CongestionAlgorithm::Fixed { window, rate: Some(rate) }
+}
+
+/// Returns the telemetry setup of a peer at 10 Gb/s.
+pub fn telemetry_setup(reverse: Reverse) -> Setup {
+    Setup {
+        reverse,
+        base_rtt: Duration::from_micros(10),
+        line_rate: 10_000_000_000,
+        min_rate: 1_000_000,
+        additive_increase: 1_000_000,
+        target_utilisation: 1 << 30,
+        max_stage: 5,
+        reports: ReportKind::Busiest,
+    }
 }

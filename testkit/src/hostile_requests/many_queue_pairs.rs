@@ -3,15 +3,14 @@
 
 use super::table::{Packet, Row, options, prepare_with, reth, table, write};
 use crate::harness::script::{LAST, PEER, PSN, SEND, Script, ack, nak, rnr};
-use crate::harness::{Options, path};
+use crate::harness::{Options, path, telemetry_setup};
 use cc::{HpccConfig, Rate};
 use core::num::NonZeroU32;
 use core::time::Duration;
 use roce::qp::{Capabilities, CongestionAlgorithm, Modify, QpInit, RecvRequest, Remote, SendRequest};
 use roce::wire::telemetry::IntHeader;
 use roce::wire::{
-    Aeth, Bth, Feedback, Header, MAX_OVERHEAD, NakCode, Operation, Report, ReportKind, Reverse, Service,
-    Setup, Syndrome,
+    Aeth, Bth, Feedback, Header, MAX_OVERHEAD, NakCode, Operation, Report, Reverse, Service, Syndrome,
 };
 use roce::{Discard, Psn, Qpn, SrqNumber};
 
@@ -183,17 +182,7 @@ fn control(script: &Script) -> Vec<Case> {
     let stray = |destination| Bth { destination: Qpn::new(destination), ..bth };
     let ratio = Report::Ratio { path_id: 0, utilisation: 1, interval: 1 };
     let feedback = |report| Feedback { report, seal: None };
-    let setup = |reverse| Setup {
-        reverse,
-        base_rtt: Duration::from_micros(10),
-        line_rate: 10_000_000_000,
-        min_rate: 1_000_000,
-        additive_increase: 1_000_000,
-        target_utilisation: 1 << 30,
-        max_stage: 5,
-        reports: ReportKind::Busiest,
-    };
-    let setup_packet = |reverse| Header::TelemetrySetup { bth, setup: setup(reverse), seal: None };
+    let setup_packet = |reverse| Header::TelemetrySetup { bth, setup: telemetry_setup(reverse), seal: None };
     let offer = |accepts| Header::SelectiveOffer {
         bth,
         accepts,

@@ -135,6 +135,11 @@ pub fn made(
     }
 }
 
+/// Returns a row for a packet that is dropped without a response.
+fn silent(name: &'static str, packet: Packet, discard: Discard) -> Row {
+    Row { name, receive: RECEIVE, before: Vec::new(), packet, discard, outcome: Silence }
+}
+
 pub const fn reth(rkey: Rkey, offset: u64, length: u32) -> Reth {
     Reth { address: BASE + offset, rkey, length }
 }
@@ -345,14 +350,7 @@ fn words(keys: &Keys) -> Vec<Row> {
     let reads = vec![(Operation::ReadRequest(one), &[][..]); READS as usize];
     let eight = reth(keys.flushable, 64, 8);
     let flush = Operation::Flush(Feth::new(true, false, false), eight);
-    let silent = |name, raw, discard| Row {
-        name,
-        receive: RECEIVE,
-        before: Vec::new(),
-        packet: Packet::Bytes(raw),
-        discard,
-        outcome: Silence,
-    };
+    let silent = |name, raw, discard| silent(name, Packet::Bytes(raw), discard);
     let row = |name, before, operation, payload: &[u8], discard| Row {
         before,
         ..made(name, operation, payload, discard, invalid)
@@ -454,14 +452,6 @@ fn numbers(keys: &Keys) -> Vec<Row> {
 fn strangers(keys: &Keys) -> Vec<Row> {
     let (script, _) = prepare();
     let one = reth(keys.whole, 0, 1);
-    let silent = |name, packet, discard| Row {
-        name,
-        receive: RECEIVE,
-        before: Vec::new(),
-        packet,
-        discard,
-        outcome: Silence,
-    };
     let key = |name, partition_key| {
         let rest = raw_reth(one, &[1, 0, 0, 0]);
         silent(name, Packet::Bytes(Raw { partition_key, ..raw(0x0a, 3, rest) }), Discard::PartitionKey)
@@ -495,14 +485,7 @@ pub fn raw_reth(reth: Reth, payload: &[u8]) -> Vec<u8> {
 
 /// IBA 9.6.1.1, 9.2, 9.2.4: frames that are not a packet of this version are dropped silently.
 fn malformed(keys: &Keys) -> Vec<Row> {
-    let silent = |name, raw, discard| Row {
-        name,
-        receive: RECEIVE,
-        before: Vec::new(),
-        packet: Packet::Bytes(raw),
-        discard,
-        outcome: Silence,
-    };
+    let silent = |name, raw, discard| silent(name, Packet::Bytes(raw), discard);
     let one = reth(keys.whole, 0, 1);
     let read = raw_reth(one, &[]);
     let atomic = |tail: &[u8]| {

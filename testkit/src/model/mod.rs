@@ -146,7 +146,6 @@ pub struct Reached {
 }
 
 impl Reached {
-    #[allow(dead_code, reason = "the fuzz target counts nothing")]
     pub fn all(&self) -> [u64; 9] {
         let Self { words, flushes, by_window, taken_back, returned, extended, holes, answers, sprayed } =
             *self;
